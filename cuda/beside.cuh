@@ -1,5 +1,5 @@
-// What is done beside a product, by blocks of the same launch: small work that would wait for launches of its
-// own.
+// Work done beside a product, by blocks of the same launch: small jobs that would otherwise be launches of
+// their own.
 #pragma once
 
 #include "cuda/float_rows.cuh"
@@ -7,25 +7,25 @@
 
 namespace dsv32::cuda {
 
-// What blocks of another product do beside it: F32 rows of the same x for one problem, and then the router;
-// or they turn queries; or they store what is kept of a token.
+// Work that blocks of another product's launch do: F32 rows of the same x, of one problem, and then the
+// router; or turning queries; or storing a token's rows and keys.
 struct Beside {
-  int n_jobs = 0;  // blocks that it takes
+  int n_jobs = 0;  // blocks of this work
   DecodeRows rows;
   bool is_aligned = false;
-  RouteExperts route;          // of one token, by the last of these blocks; without experts: none
-  uint32_t* n_done = nullptr;  // of these blocks; zero before and after
-  TurnQueries turn;            // without q: F32 rows
+  RouteExperts route;          // of one token, by the last block of this work; without experts: none
+  uint32_t* n_done = nullptr;  // blocks of this work that are done; zero before and after
+  TurnQueries turn;            // without q: not this
   TurnBlocks turn_blocks;
-  StoreTokens store;  // of one token, without kv: none. The latent, then the key
+  StoreTokens store;  // of one token: the latent, then the key; without kv: not this
   StoreRoom store_room = {};
 };
 
 namespace decode {
 
-constexpr size_t kMostBesideBytes = size_t{16} << 10;  // of shared memory that a product's blocks have for it
+constexpr size_t kMostBesideBytes = size_t{16} << 10;  // shared memory for this work in a product's blocks
 
-// A block's part of what is beside a product. room: kMostBesideBytes of shared memory.
+// One block's part of the work. room: kMostBesideBytes of shared memory.
 DSV32_DEVICE void work_beside(const Beside& beside, int job, bool lets_next_late, float* room) {
   __shared__ bool is_last;
   if (!lets_next_late) let_next_start();
@@ -40,7 +40,7 @@ DSV32_DEVICE void work_beside(const Beside& beside, int job, bool lets_next_late
   float_rows<1>(beside.rows, job, 0, beside.is_aligned, room);
   if (lets_next_late) let_next_start();
   if (!beside.route.experts) return;
-  if (threadIdx.x < kFloatRows) __threadfence();  // those that wrote
+  if (threadIdx.x < kFloatRows) __threadfence();  // the threads that wrote
   __syncthreads();
   if (threadIdx.x == 0) {
     is_last = atomicAdd(beside.n_done, 1) == static_cast<uint32_t>(beside.n_jobs - 1);

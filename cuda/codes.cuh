@@ -1,10 +1,10 @@
-// Stored weight values on the device: Codes<type> reads a block of gguf/quant.h four values at a time.
+// Stored weight values on the device: Codes<type> reads a block of gguf/quant.h, four values at a time.
 //
-// value = scale * code + min in every quantised format; a code fits a signed byte, and 16 or 32 values share
-// scale and min. codes4() packs four consecutive codes in a word. Pointers lead to global or shared memory,
-// aligned to kAlign of Codes<type>. In (i16, j), i16 is the first value of a run of 16 in the block, an int
-// or what divides like one (decode_weights.cuh), constant after unrolling, so that shifts fold and loads are
-// shared; j is 0, 4, 8 or 12.
+// In every quantised format value = scale * code + min; a code fits a signed byte, and 16 or 32 values share
+// scale and min. codes4() packs four consecutive codes into a word. Pointers are to global or shared memory,
+// aligned to kAlign of Codes<type>. (i16, j) is value i16 + j of the block. i16 is a multiple of 16, an int
+// or a type that divides like one (decode_weights.cuh); it is constant after unrolling, so that shifts fold
+// and loads are shared. j is 0, 4, 8 or 12.
 #pragma once
 
 #include "cuda/common.cuh"
@@ -16,7 +16,7 @@ namespace dsv32::cuda {
 template <int kAlign>
 DSV32_DEVICE uint32_t load_word(const uint8_t* p) {
   if constexpr (kAlign >= 4) return *reinterpret_cast<const uint32_t*>(p);
-  if constexpr (kAlign == 1) {  // from the words of its first and its last byte
+  if constexpr (kAlign == 1) {  // from the words of its first and last byte
     const auto word = [](uintptr_t at) { return *reinterpret_cast<const uint32_t*>(at & ~uintptr_t{3}); };
     const auto at = reinterpret_cast<uintptr_t>(p);
     return __funnelshift_r(word(at), word(at + 3), static_cast<uint32_t>(at % 4) * 8);
@@ -29,12 +29,12 @@ DSV32_DEVICE float load_f16(const uint8_t* p) {
   return __half2float(__ushort_as_half(*reinterpret_cast<const uint16_t*>(p)));
 }
 
-// Four packed codes of 0..127 less a constant, as signed bytes. The top bit keeps a borrow inside its byte.
+// Four packed codes of 0..127 minus a constant, as signed bytes. The top bit keeps a borrow inside its byte.
 DSV32_DEVICE uint32_t subtract4(uint32_t codes, uint32_t constant) {
   return ((codes | 0x80808080u) - constant * 0x01010101u) ^ 0x80808080u;
 }
 
-// Bit k of four to bit 0 of byte k.
+// Moves bit k of four to bit 0 of byte k.
 DSV32_DEVICE uint32_t spread4(uint32_t bits) { return (bits & 15u) * 0x00204081u & 0x01010101u; }
 
 // Byte `index` of a word as f32, exactly: 2^23 + byte is a float whose last mantissa bits are the byte.
@@ -47,7 +47,7 @@ DSV32_DEVICE void codes_to_floats(uint32_t codes, float out[4]) {
   DSV32_UNROLL for (int i = 0; i < 4; ++i) out[i] = byte_to_float(codes ^ 0x80808080u, i) - 128.0f;
 }
 
-// What a table of four-bit codes has for each nibble: x for the low nibbles of the four bytes, y for the high
+// Looks up each nibble in a table of four-bit codes: x for the low nibbles of the four bytes, y for the high
 // ones.
 template <const int8_t (&kTable)[16]>
 DSV32_DEVICE uint2 look_up_nibbles(uint32_t nibbles) {
@@ -70,7 +70,7 @@ struct ScaleMin {
   float scale, min;
 };
 
-// What the formats have in common; each Codes says what differs.
+// What the formats have in common.
 template <typename Block>
 struct BlockFormat {
   static constexpr int kBlockValues = Block::kValues, kBlockBytes = sizeof(Block);
@@ -82,8 +82,8 @@ struct BlockFormat {
 template <TensorType kType>
 struct Codes;
 
-// Blocks of 256 values with one scale d(block), which the groups' scales are factor(block, i16) times:
-// numbers of few bits, as is a code times its factor, so that both are exact in f32.
+// Blocks of 256 values with one scale d(block); a group's scale is d times factor(block, i16). A factor has
+// few bits, and so has a code times its factor: both are exact in f32.
 template <TensorType kType, typename Block>
 struct SuperFormat : BlockFormat<Block> {
   __device__ static ScaleMin scale(const uint8_t* b, int i16) {
@@ -155,15 +155,15 @@ struct Codes<TensorType::q3_k> : SuperFormat<TensorType::q3_k, BlockQ3_K> {
   }
   __device__ static float d(const uint8_t* b) { return load_f16(b + 108); }
   __device__ static float factor(const uint8_t* b, auto i16) {
-    const int quad = i16 / 64;  // scales 4 quad .. 4 quad + 3 lie in one word of lower bits
+    const int quad = i16 / 64;  // one word has the lower bits of scales 4 quad .. 4 quad + 3
     const uint32_t low = load_word<kAlign>(b + 96 + quad % 2 * 4) >> (quad / 2 * 4) & 0x0f0f0f0fu;
     const uint32_t high = load_word<kAlign>(b + 104) >> (quad * 2) & 0x03030303u;
     return byte_to_float(low | high << 4, i16 / 16 % 4) - 32.0f;
   }
 };
 
-// Q4_K, Q5_K: scales and mins of the lower or the upper four groups (quant_codes.h, unpack_k_scales), a byte
-// each. head: a block's first 16 bytes.
+// Q4_K, Q5_K: scales and mins of the lower or the upper four groups, a byte each (quant_codes.h,
+// unpack_k_scales). head: a block's first 16 bytes.
 struct KScales {
   uint32_t scales, mins;
 };
@@ -261,8 +261,8 @@ struct Codes<TensorType::nvfp4> : BlockFormat<BlockNVFP4> {
     const uint2 values = look_up_nibbles<kFp4Values>(load_word<kAlign>(b + 4 + i16 / 2 + j % 8));
     return j < 8 ? values.x : values.y;
   }
-  // kHalvedScales: the code as the upper bits of a float has the exponent's bias 127, not 7, and 2^119 makes
-  // up for it and halves.
+  // kHalvedScales: the code as the upper bits of a float has exponent bias 127, not 7. The factor 2^119
+  // corrects that and halves.
   __device__ static ScaleMin scale(const uint8_t* b, int i16) {
     const uint32_t code = b[i16 / 16];
     return {code == 0x7fu ? 0.0f : __uint_as_float((code & 127u) << 20) * 0x1p119f, 0};

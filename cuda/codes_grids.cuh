@@ -1,11 +1,12 @@
-// IQ1, IQ2 and IQ3 on the device: codes are places in a table of points, which a block has in shared memory.
+// IQ1, IQ2 and IQ3 on the device: codes are indices into a grid, a table of points in the block's shared
+// memory.
 #pragma once
 
 #include "cuda/codes.cuh"
 
 namespace dsv32::cuda {
 
-// Four magnitudes with the signs of bits `first`.. of eight. No magnitude is 0, so adding one to a byte of
+// Gives four magnitudes the signs in bits `first`.. of `signs`. No magnitude is 0, so adding one to a byte of
 // the complement never carries.
 DSV32_DEVICE uint32_t apply_signs(uint32_t magnitudes, uint32_t signs, int first) {
   const uint32_t ones = spread4(signs >> first);
@@ -15,7 +16,8 @@ DSV32_DEVICE uint32_t apply_signs(uint32_t magnitudes, uint32_t signs, int first
 // The eight signs of a seven-bit code (quant_tables.h, iq_signs).
 DSV32_DEVICE uint32_t all_iq_signs(uint32_t code) { return code | (__popc(code) & 1u) << 7; }
 
-// Four values of a grid that is in shared memory (fill_grid): their codes are nibbles, as __byte_perm wants.
+// Four values of a grid in shared memory (fill_grid): their codes as nibbles, the form of a __byte_perm
+// selector.
 DSV32_DEVICE uint32_t grid4(const uint32_t* grid, uint32_t index) {
   return reinterpret_cast<const uint16_t*>(grid)[index];
 }
@@ -25,14 +27,14 @@ struct Magnitudes {
   uint32_t of_0, of_4;  // of codes 0..3 and 4..7
 };
 
-// Eight values of a point or of two, from (i16, j) on with j 0 or 8: their codes, nibbles that select bytes
-// of kMagnitudes, four in each lower half; and their signs as bits.
+// Eight values from (i16, j) on, j 0 or 8, of one point or two. codes: nibbles that select bytes of
+// kMagnitudes, four in each word's lower half. signs: as bits.
 struct Signed8 {
   uint32_t codes[2], signs;
 };
 
-// IQ2 and IQ3. Of the eight values with (i16, j): point() or points of four, where in the grid they are, and
-// signs().
+// IQ2 and IQ3. For the eight values around (i16, j): point(), the grid index (of eight, or of four of them),
+// and signs().
 template <TensorType kType, typename Block, uint32_t kOf0, uint32_t kOf4 = 0>
 struct SignedFormat : SuperFormat<kType, Block> {
   using Format = Codes<kType>;
@@ -60,7 +62,7 @@ struct SignedFormat : SuperFormat<kType, Block> {
   __device__ static float d(const uint8_t* b) { return load_f16(b); }
 };
 
-// Scales of four bits, `n` values each: that of the values from i16 on.
+// The scale of the values from i16 on. Scales have four bits, and `n` values share one.
 DSV32_DEVICE float nibble_scale(const uint8_t* scales, auto i16, int n) {
   return byte_to_float(scales[i16 / (2 * n)] >> (i16 / n % 2 * 4) & 15u, 0);
 }
@@ -69,7 +71,7 @@ constexpr uint32_t kIq2Magnitudes = 0x002b1908u;
 
 template <>
 struct Codes<TensorType::iq2_xxs> : SignedFormat<TensorType::iq2_xxs, BlockIQ2_XXS, kIq2Magnitudes> {
-  __device__ static uint32_t word(const uint8_t* b, auto i16) {  // signs, and above them the scale
+  __device__ static uint32_t word(const uint8_t* b, auto i16) {  // signs, and the scale above them
     return load_word<kAlign>(b + 2 + i16 / 32 * 8 + 4);
   }
   __device__ static uint32_t point(const uint8_t* b, auto i16, int j) {
@@ -112,7 +114,7 @@ struct Codes<TensorType::iq2_s> : SignedFormat<TensorType::iq2_s, BlockIQ2_S, kI
 template <>
 struct Codes<TensorType::iq3_xxs>
     : SignedFormat<TensorType::iq3_xxs, BlockIQ3_XXS, 0x1c140c04u, 0x3e342c24u> {
-  __device__ static uint32_t word(const uint8_t* b, auto i16) {  // signs, and above them the scale
+  __device__ static uint32_t word(const uint8_t* b, auto i16) {  // signs, and the scale above them
     return load_word<kAlign>(b + 66 + i16 / 32 * 4);
   }
   __device__ static uint32_t point(const uint8_t* b, auto i16, int j) { return b[2 + (i16 + j) / 4]; }
@@ -138,8 +140,8 @@ struct Codes<TensorType::iq3_s> : SignedFormat<TensorType::iq3_s, BlockIQ3_S, 0x
   }
 };
 
-// Eight times grid + delta, of the half j / 4 of a point. upper: the point's three upper bits and, above
-// them, delta's.
+// 8 * (grid + delta) for half j / 4 of a point. upper: the point's three upper bits, and above them the bit
+// of delta.
 DSV32_DEVICE uint32_t iq1_codes(const uint32_t* grid, uint32_t lower, uint32_t upper, int j) {
   const uint32_t codes = grid4(grid, 2 * (lower | (upper & 7u) << 8) + j / 4 % 2);
   return __byte_perm(0x000901f9u, 0x0007fff7u, upper & 8u ? codes | 0x4444u : codes);
@@ -181,7 +183,7 @@ struct Codes<TensorType::iq1_m> : SuperFormat<TensorType::iq1_m, BlockIQ1_M> {
   }
 };
 
-// The points of eight codes with a nibble a code, as those of four codes have them.
+// Points of eight codes as eight nibbles, the form that points of four codes have already.
 template <size_t kPoints>
 constexpr std::array<uint32_t, kPoints> as_nibbles(const std::array<uint16_t, kPoints>& codes) {
   std::array<uint32_t, kPoints> nibbles{};
@@ -205,7 +207,7 @@ static __device__ const IqGrids kIqGrids = {as_nibbles(kIq1Codes),
                                             kIq3xxsCodes,
                                             kIq3sCodes};
 
-// Which of them a type has.
+// The grid of a type.
 template <TensorType kType>
 constexpr auto grid_of() {
   using enum TensorType;
@@ -219,14 +221,14 @@ constexpr auto grid_of() {
 template <TensorType kType>
 inline constexpr bool kHasGrid = !std::is_void_v<decltype(grid_of<kType>())>;
 
-// Words of shared memory that fill_grid() wants.
+// Words of shared memory that fill_grid() needs.
 template <TensorType kType>
 inline constexpr int kGridWords = [] {
   if constexpr (kHasGrid<kType>) return static_cast<int>(sizeof(IqGrids{}.*grid_of<kType>()) / 4);
   return 0;
 }();
 
-// Called by all threads of a block before codes4 or dequantize16; a __syncthreads() follows. Nothing for
+// All threads of a block call it before codes4 or dequantize16, and then __syncthreads(). Does nothing for
 // types without a grid.
 template <TensorType kType>
 DSV32_DEVICE void fill_grid(uint32_t* grid) {

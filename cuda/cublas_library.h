@@ -1,4 +1,4 @@
-// cuBLASLt's functions, loaded at run time: the program starts without the library, and does without it.
+// cuBLASLt's functions, loaded at run time: the program also starts and works without the library.
 #pragma once
 
 #include <cublasLt.h>
@@ -10,7 +10,7 @@
 
 namespace dsv32::cuda {
 
-// Function by function as <cublasLt.h> declares them; null where there is no library. It stays loaded.
+// Each function as <cublasLt.h> declares it; null without the library, which is never unloaded.
 class CublasLibrary {
   void* library_ = open();
   static void* open() {
@@ -44,16 +44,16 @@ class CublasLibrary {
 #undef DSV32_CUBLAS
 };
 
-// In a struct of ours: nvcc breaks off at a vector of the C type.
+// Wrapped in a struct of ours, because nvcc breaks off at a vector of the C type.
 struct CublasAlgorithm {
   cublasLtMatmulAlgo_t algo;
 };
 
-// y [n_tokens, n_rows] = x [n_tokens, n_cols] W^T of one matrix or several, as the library takes it: W, x
-// fp16, sums f32, y f32. What it calls a matrix has its columns one after the other, so it makes y^T = W x^T.
+// y [n_tokens, n_rows] = x [n_tokens, n_cols] W^T of one matrix or several: W, x fp16, sums f32, y f32. The
+// library's matrices are column-major, so it makes y^T = W x^T.
 struct CublasShape {
   int64_t n_rows, n_cols, n_tokens, n_mats;
-  int64_t w_stride, x_stride, y_stride;  // values from a row to the next
+  int64_t w_stride, x_stride, y_stride;  // values between rows
   int64_t w_mat_stride = 0, x_mat_stride = 0, y_mat_stride = 0;
 };
 
@@ -84,7 +84,7 @@ class CublasProduct {
   CublasProduct(const CublasProduct&) = delete;
   CublasProduct& operator=(const CublasProduct&) = delete;
 
-  // Enqueues it; false, and nothing done, where the library does not take it so.
+  // Enqueues the product; returns false, and enqueues nothing, where the library refuses.
   bool run(cublasLtHandle_t handle, const CublasAlgorithm& algorithm, const void* weights, const void* tokens,
            void* out, cudaStream_t stream) const {
     const float one = 1, zero = 0;
@@ -99,8 +99,9 @@ class CublasProduct {
   const CublasLibrary& library_;
 };
 
-// The library's algorithms for a product, its favourites first: those that add each sum in one piece, without
-// scratch memory, and read addresses that are multiples of 16 bytes. They suit other numbers of tokens too.
+// The library's algorithms for a product, its favourites first, limited to those that add each sum in one
+// piece, need no scratch memory, and read addresses that are multiples of 16 bytes. They suit other numbers
+// of tokens too.
 inline std::vector<CublasAlgorithm> algorithms_of(const CublasLibrary& library, cublasLtHandle_t handle,
                                                   const CublasProduct& product) {
   cublasLtMatmulPreference_t preference;
@@ -126,7 +127,7 @@ inline std::vector<CublasAlgorithm> algorithms_of(const CublasLibrary& library, 
   return list;
 }
 
-// A setting of an algorithm, of as many bytes as the library says.
+// A setting of an algorithm; T has as many bytes as the library expects.
 template <class T>
 int setting_of(const CublasLibrary& library, const CublasAlgorithm& algorithm,
                cublasLtMatmulAlgoConfigAttributes_t which) {

@@ -1,9 +1,9 @@
-// Dense products of many tokens by cuBLASLt, which is loaded when the first one comes.
+// Dense products of many tokens by cuBLASLt, which is loaded at the first one.
 //
-// With sums in one piece it adds sixteen products at a time in ascending order of columns, as our own kernel
-// does, whichever tiles it chooses: the same bits (tests/gpu/test_cublas.cpp). Since that is not promised,
-// the first product of each shape is compared with our kernel's; a shape that differs, or that the library
-// refuses, is left to our kernel.
+// If sums are in one piece, the library adds sixteen products at a time in ascending order of columns,
+// whichever tiles it chooses, as our kernel does: the same bits (tests/gpu/test_cublas.cpp). It does not
+// promise that, so the first product of each shape is compared with our kernel's. Shapes that differ, or that
+// the library refuses, go to our kernel.
 #include <array>
 #include <map>
 #include <mutex>
@@ -22,13 +22,13 @@ const CublasLibrary& library() {
   return loaded;
 }
 
-// What the library has for one device. Never destroyed: at exit the driver may be gone.
+// The library's state for one device. Never destroyed, because the driver may be gone at exit.
 struct LibraryDevice {
   cublasLtHandle_t handle = nullptr;
   std::map<std::array<int64_t, 3>, std::optional<CublasAlgorithm>> algorithms;  // [rows, columns, matrices]
 };
 
-// Of the current device. `mutex` guards them.
+// The state of the current device. Callers hold `mutex`.
 LibraryDevice& library_device() {
   static std::map<int, LibraryDevice> devices;
   int device = 0;
@@ -40,7 +40,7 @@ LibraryDevice& library_device() {
   return found;
 }
 
-// The algorithm follows from the matrix alone, as if there were always kPlannedTokens. The library's first
+// Chooses the algorithm by the matrix alone, as if there were always kPlannedTokens. The library's first
 // choice is within 5 % of the fastest, except where rows are short (tests/gpu/test_cublas.cpp; H200,
 // 2026-11-23).
 constexpr int64_t kPlannedTokens = 2048, kShortColumns = 4096;
@@ -57,7 +57,7 @@ std::optional<CublasAlgorithm> choose(cublasLtHandle_t handle, CublasShape shape
 }
 
 // y[t, mat] *= units[t, mat or 0]
-// A block a token. Most units are 1 (plain_unit), and the block ends at once. Bound by latency, else by
+// A block per token. Most units are 1 (plain_unit); the block then ends at once. Bound by latency, else by
 // bytes.
 __global__ void scale_rows_kernel(const Product product) {
   const float* units = product.x_units + blockIdx.x * product.x_mats;
@@ -71,8 +71,8 @@ __global__ void scale_rows_kernel(const Product product) {
   }
 }
 
-// *n_others += values of y that differ from those of `ours`, which is the same product of fewer tokens.
-// A block a token. Bound by latency.
+// *n_others += number of values of y that differ from `ours`, the same product of fewer tokens.
+// A block per token. Bound by latency.
 __global__ void count_others_kernel(const Product product, const Product ours, int* n_others) {
   for (int64_t i = threadIdx.x; i < ours.y_stride; i += kThreads) {
     const int64_t mat = i / ours.weight.n_rows, row = i % ours.weight.n_rows;
@@ -84,7 +84,7 @@ __global__ void count_others_kernel(const Product product, const Product ours, i
   }
 }
 
-// Whether y has the bits that our own kernel makes of the first tokens; waits for it.
+// Whether y equals our kernel's bits for the first tokens. Waits for the device.
 bool has_our_bits(const Product& product, const Launch& launch) {
   constexpr int64_t kTokens = 64;
   Workspace scratch = *launch.workspace;

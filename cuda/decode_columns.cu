@@ -1,14 +1,14 @@
-// Weight rows times up to sixteen vectors together, with the bits of decode_rows.cuh.
+// Multiplies weight rows by up to sixteen vectors at a time, with the same bits as decode_rows.cuh.
 //
-// A block has eight bands of 16 rows, one a warp, and up to 16 columns: tokens of a problem, or uses of an
-// expert. Codes are taken apart once for all columns. Each warp copies its own weights; the warps take turns
-// to copy the steps of x, made fp16 by a kernel before. Of a gated product's tile the upper eight rows are of
-// W0, the lower eight the same rows of W1.
+// A block computes eight bands of 16 rows, a band per warp, for up to 16 columns. A column is a token of a
+// problem, or a use of an expert. A warp copies its own weights and takes their codes apart once for all
+// columns; the warps take turns to copy the steps of x, which a kernel before made fp16. The tile of a gated
+// product has eight rows of W0, then the same eight rows of W1.
 //
-// The order in which steps are added makes the bits. A unit, a W-th of the steps, is one sum, as a warp of
-// decode_rows.cuh has it, and sum_units() adds the units. A block takes its units in order and so reads a
-// row's bytes in order. Where tiles are too few for the device, the blocks of a cluster share the units and
-// add all of them at the end.
+// The order of additions decides the bits. The steps of a unit (a W-th of all steps) make one sum, as in a
+// warp of decode_rows.cuh, and sum_units() adds the units. A block does its units in order, so it reads a
+// row's bytes in order. Where there are too few tiles for the device, the blocks of a cluster divide the
+// units and add all of them at the end.
 
 #include "cuda/decode_problem.cuh"
 
@@ -21,30 +21,30 @@ constexpr int kMostStages = 4;
 constexpr int kLogTileRows = 4;
 static_assert(kBandTile == 1 << kLogTileRows);
 
-// x of all columns, records [n_columns, n_steps] (Record). Column: a token of a problem; problems that share
-// x have it once.
+// x of all columns, records [n_columns, n_steps] (Record). Problems that share x have their columns here
+// once.
 struct ColumnX {
   uint8_t* records;
   int n_columns, n_steps;
 };
 
-// How the work is cut.
+// How the work is divided.
 struct Cut {
   bool is_gated;
-  int n_parts;    // blocks of a cluster that share a tile's units
-  int n_slots;    // sums that each keeps: of each half of all units, or of each unit
-  int log_units;  // log2 of the units that share a sum
+  int n_parts;    // blocks of a cluster that divide a tile's units
+  int n_slots;    // sums that each part keeps: one per half of all units, or one per unit
+  int log_units;  // log2 of the units that are added into one sum
 
   int n_stages;   // of the rings
-  int n_columns;  // that a block has room for, whole tiles of 8
+  int n_columns;  // room of a block, whole tiles of 8 columns
 
-  // Sums of a row lie so far apart that eight rows are in different banks.
+  // The row stride puts eight rows' sums into different banks.
   __host__ __device__ int row_sums() const { return n_columns + 2; }
   __host__ __device__ int slot_sums() const { return kWarps * kBandTile * row_sums(); }
 };
 
-// Makes x fp16. A team of lanes has a step of a column; grid: teams.
-// Layout: as ColumnX. Bound by bytes: 1024 read and some 550 written a step of 256.
+// Rounds x to fp16. A team of lanes makes a step of a column; grid: teams. Layout: as ColumnX. Bound by
+// bytes: 1024 read and some 550 written per step of 256.
 template <TensorType kType>
 __global__ void make_columns_kernel(const __grid_constant__ DecodeRows rows, const ColumnX to,
                                     bool is_x_aligned) {
@@ -63,14 +63,14 @@ __global__ void make_columns_kernel(const __grid_constant__ DecodeRows rows, con
   make_record<kType>(v, to.records + team * X::kBytes, is_there);
 }
 
-// What a block multiplies, item by item: a matrix times some columns. With runs: those of the block's share
-// that have uses; else a problem's chunk of tokens from `first` on.
+// The items of a block, each a matrix and some columns. With runs: the runs of the block's share that have
+// uses; without: one chunk of a problem's tokens.
 struct BlockItems {
   static constexpr int kMost = 32, kMostColumns = 256;
-  UseRuns::Run at[kMost + 1];        // one more to be read
-  uint32_t x_records[kMostColumns];  // the first one of each column of x, most_columns of each item
+  UseRuns::Run at[kMost + 1];        // the loop reads one past the last
+  uint32_t x_records[kMostColumns];  // [item, most columns] first record of each column of x
 
-  // Returns their number. Reads what a kernel wrote when there are runs. All threads call it.
+  // Returns the number of items. With runs, it reads what a kernel before wrote. All threads call it.
   DSV32_DEVICE int find(const DecodeRows& rows, const UseRuns& runs, int chunk, int most) {
     const int k = static_cast<int>(threadIdx.x), z = static_cast<int>(blockIdx.z);
     bool is_there = false;
@@ -95,9 +95,8 @@ struct BlockItems {
   }
 };
 
-// Starts a warp's copies of a step of n columns of x.
-// from, to: the lane's 16 bytes of the first column's record; numbers: in shared memory, of the columns'
-// records.
+// Starts a warp's copies of one step of n columns of x. from: the lane's 16 bytes in the step's record of
+// column 0; numbers: shared address of the columns' record numbers.
 template <TensorType kType>
 DSV32_DEVICE void copy_records(const uint8_t* from, uint32_t numbers, int n, int lane, uint32_t to) {
   constexpr int kBytes = Record<kType>::kBytes;
@@ -109,7 +108,7 @@ DSV32_DEVICE void copy_records(const uint8_t* from, uint32_t numbers, int n, int
   }
 }
 
-// Adds a unit's sums of a tile and n_columns columns to a slot from their place on, and starts anew.
+// Adds a unit's sums of n_columns columns to a slot and resets them to zero.
 DSV32_DEVICE void flush_sums(float (&sums)[kTiles][4], int n_columns, int row_sums, float* to) {
   const int lane = threadIdx.x % 32;
   to += lane / 4 * row_sums + lane % 4 * 2;
@@ -123,7 +122,7 @@ DSV32_DEVICE void flush_sums(float (&sums)[kTiles][4], int n_columns, int row_su
   }
 }
 
-// A value of a block of the cluster that lies where `value` does here.
+// The value at the place of `value` in another block of the cluster.
 DSV32_DEVICE float value_of_part(const float* value, int part, int n_parts) {
 #if __CUDA_ARCH__ >= 900
   if (n_parts > 1)
@@ -132,7 +131,7 @@ DSV32_DEVICE float value_of_part(const float* value, int part, int n_parts) {
   return *value;
 }
 
-// Until what the warps of all parts with the same rows wrote is seen.
+// Waits until writes of all parts' warps of the same rows are visible.
 DSV32_DEVICE void sync_parts(int n_parts) {
 #if __CUDA_ARCH__ >= 900
   if (n_parts > 1) {
@@ -143,7 +142,7 @@ DSV32_DEVICE void sync_parts(int n_parts) {
   __syncwarp();
 }
 
-// The rows that a warp has of each item's matrix: a tile, or of a gated product half a one of each matrix.
+// A warp's rows of each item's matrix: a tile of 16, or eight rows of each matrix of a gated product.
 struct WarpRows {
   const DecodeRows::Matrix* matrix;
   int first, log_n;
@@ -156,7 +155,7 @@ struct WarpRows {
     matrix = &matrix_of(rows, static_cast<int>(blockIdx.y), &first_group);
     first = ((static_cast<int>(blockIdx.y) - first_group) * kWarps + warp) << log_n;
   }
-  // Of the first matrix, the first step of a share.
+  // Place of a step in the first matrix.
   template <TensorType kType>
   DSV32_DEVICE StepPlace place(const DecodeRows& rows, const Cut& cut, int step) const {
     StepPlace at = place_step<kType>(rows, *matrix, 0, first, step, 1 << log_n);
@@ -165,15 +164,15 @@ struct WarpRows {
   }
 };
 
-// slots: of the warp's rows.
+// slots: those of the warp's rows.
 DSV32_DEVICE void clear_slots(const Cut& cut, int lane, float* slots) {
   for (int slot = 0; slot < cut.n_slots; ++slot)
     for (int k = lane; k < kBandTile * cut.row_sums(); k += 32) slots[slot * cut.slot_sums() + k] = 0;
   __syncwarp();
 }
 
-// Adds up the parts' slots and writes y of an item's rows; each part a share of it. Leaves the slots at zero.
-// slots: of the warp's rows.
+// Adds up the parts' slots, writes y of an item's rows, each part a share of them, and clears the slots.
+// slots: those of the warp's rows.
 DSV32_DEVICE void finish_item(const DecodeRows& rows, const UseRuns& runs, const Cut& cut,
                               const WarpRows& own, const UseRuns::Run& item, bool is_split, int lane,
                               float* slots) {
@@ -189,7 +188,7 @@ DSV32_DEVICE void finish_item(const DecodeRows& rows, const UseRuns& runs, const
       return total;
     }
     const int n = cut.n_parts * cut.n_slots;
-    float values[kWarps];  // their loads are on the way together
+    float values[kWarps];  // an array, so that the loads overlap
     DSV32_UNROLL for (int k = 0; k < kWarps; ++k) values[k] = k < n ? value(k) : 0;
     return sum_units(n, [&](int k) { return values[k]; });
   };
@@ -207,17 +206,17 @@ DSV32_DEVICE void finish_item(const DecodeRows& rows, const UseRuns& runs, const
       finish_row<1>(rows, *own.matrix, totals, problem, token, row);
     }
   }
-  sync_parts(cut.n_parts);  // until all is read
+  sync_parts(cut.n_parts);  // until all slots are read
   clear_slots(cut, lane, slots);
 }
 
 // y as in decode_rows_kernel, for chunks of tokens or runs of uses.
 // Grid (parts of chunks, groups of 8 tiles, problems or shares of the runs); clusters of parts.
 // Layout: head of this file; stages of the ring [weights of 8 warps, x], then the slots. Copies run ahead
-// from item to item, those of x a step less.
-// Bound by issue slots and shared memory: of Q4_K some 220 instructions for 16 x 256 weights and 40 for each
-// 8 columns. Measured (H200, 2026-11-24): Q4_K 7168 x 16384 of 8 and 16 tokens 37 and 45 us; the 222 experts
-// that 64 tokens choose at random 2.0 ms, 2.7 TB/s, 64 % of the issue slots busy.
+// across items, those of x one step less.
+// Bound by issue slots and shared memory: Q4_K takes some 220 instructions for 16 x 256 weights and 40 for
+// each 8 columns. Measured (H200, 2026-11-24): Q4_K 7168 x 16384 of 8 and 16 tokens 37 and 45 us; the 222
+// experts that 64 tokens choose at random 2.0 ms, 2.7 TB/s, 64 % of the issue slots busy.
 template <TensorType kType>
 __global__ void __launch_bounds__(kThreads, 2)
     decode_columns_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
@@ -228,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ BlockItems items;
-  __shared__ Pipe<kMostStages> x_pipe;  // of the steps of x, which the warps share
+  __shared__ Pipe<kMostStages> x_pipe;  // for the stages of x, which all warps read
   const uint32_t thread = opaque(threadIdx.x);
   const int warp = thread / 32, lane = thread % 32;
   const int n_stage_bytes = kWarps * kWarpStage + cut.n_columns * kRecord;
@@ -237,10 +236,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   let_next_start();
   fill_grid<kType>(grid);
   if (thread == 0) x_pipe.init(32, kWarps);
-  if (runs.runs) wait_for_inputs();  // which matrices
+  if (runs.runs) wait_for_inputs();  // the runs come from a kernel
   const int n_items = items.find(rows, runs, static_cast<int>(blockIdx.x) / cut.n_parts, cut.n_columns);
   const WarpRows own(rows, cut, warp);
-  // The units of the block: of its share of a split tile all, else some of all.
+  // The block's units: all of its share of a split tile's steps, else some of all steps.
   const StepShare share(layout, layout.n_split > 1 ? own.part : 0);
   const int n_units = (layout.n_split << layout.log_warps) / cut.n_parts,
             first_unit = layout.n_split > 1 ? 0 : own.part * n_units;
@@ -265,12 +264,12 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (++put.step < end_step)
         put.row += step_apart<kType>(rows);
       else
-        put = start_item(++put_item);  // past the last one is what nobody uses
+        put = start_item(++put_item);  // past the last item the place is not used
     }
     commit_copies();
   };
   RingWalk x_walk;
-  int x_item = 0, x_step = first_step, x_warp = 0;  // whose turn it is
+  int x_item = 0, x_step = first_step, x_warp = 0;  // x_warp: which warp copies next
   const auto copy_x = [&] {
     if (x_item == n_items) return;
     if (x_warp == warp) {
@@ -289,7 +288,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   items.find_columns(rows, runs, n_items, cut.n_columns, x.n_steps);
   __syncthreads();
   copy_x();
-  for (int k = 3; k < cut.n_stages; ++k) copy_x();  // a stage less than weights, so that warps may be apart
+  for (int k = 3; k < cut.n_stages; ++k) copy_x();  // a stage less than weights: warps may drift apart
 
   Sums<1, kTiles> sums = {};
   const LaneX lane_x = LaneX::of<kType>(shared + kWarps * kWarpStage, lane, 7);
@@ -297,7 +296,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bool has_rows = own.first < own.matrix->n_rows;
   RingWalk walk;
   for (int item = 0; item < n_items; ++item) {
-    StepPlace take = start_item(item);  // what it multiplies
+    StepPlace take = start_item(item);  // the step that is multiplied next
     int unit = first_unit;
     for (int step = first_step; step < end_step; ++step) {
       wait_until_pending(cut.n_stages - 2);
@@ -318,7 +317,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (lane == 0) arrive(&x_pipe.empty[walk.stage]);
       walk.advance(cut.n_stages);
       take.row += step_apart<kType>(rows);
-      // Of few steps some units have none.
+      // With few steps some units are empty.
       while (unit < first_unit + n_units && share.begin_of(layout, unit + 1) <= step + 1) {
         float* slot = slots + ((unit++ - first_unit) >> cut.log_units) * cut.slot_sums();
         flush_sums(sums[0], cut.n_columns, cut.row_sums(), slot);
@@ -328,8 +327,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// The number of parts with which the busiest block has least to do; a block's beginning and end take as long
-// as kStepsBeside steps. fits: whether a number of parts does.
+// Chooses the number of parts with which the busiest block is done first. A block's beginning and end are
+// counted as kStepsBeside steps. fits(n): whether n parts are possible.
 template <typename Fits>
 int choose_parts(const Layout& layout, int64_t n_blocks, int n_places, const Fits& fits) {
   constexpr int kStepsBeside = 4;
@@ -367,7 +366,7 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   const auto stages_in = [&](int room, int n_slots) {
     return (room - n_slots * cut.slot_sums() * 4) / n_stage_bytes;
   };
-  // Units of different halves are apart; all are where a part has less than a half.
+  // A sum per half of the units; or per unit, if a part has less than a half.
   const auto slots_of = [&](int n_parts) {
     const int n_units = (layout.n_split << layout.log_warps) / n_parts;
     return layout.n_split > 1 || n_parts == 1 ? std::min(n_units, 2) : n_parts == 2 ? 1 : n_units;
@@ -378,7 +377,7 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   cut.n_slots = slots_of(cut.n_parts);
   while ((layout.n_split << layout.log_warps) / cut.n_parts > cut.n_slots << cut.log_units) ++cut.log_units;
   const int room = stages_in(place, cut.n_slots) >= 2 ? std::min(place, block_limit) : block_limit;
-  // Blocks of runs: a few times as many as run at a time, since some have less to do.
+  // Several times as many blocks as run at once, because some have less to do.
   const int n_items = std::min(BlockItems::kMost, BlockItems::kMostColumns / cut.n_columns);
   const int n_z = runs.runs
                       ? std::clamp(8 * launch.n_sms / n_groups, ceil_div(n_problems, n_items), n_problems)

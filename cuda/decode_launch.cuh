@@ -1,12 +1,12 @@
-// How a product of decode is launched, for every type and number of tokens: by the kernels of
-// decode_rows.cuh, or by those of decode_columns.cu and decode_wide.cu. backend/choose.h chooses.
+// Launches a product of decode, of any type and number of tokens. backend/choose.h chooses between the
+// kernels of decode_rows.cuh, decode_columns.cu and decode_wide.cu.
 #pragma once
 
 #include "cuda/decode_rows.cuh"
 
 namespace dsv32::cuda::decode {
 
-// Returns whether a block's shared memory has room for x beside two steps; if not, nothing is done.
+// Returns false, and launches nothing, if x and two steps do not fit a block's shared memory.
 template <TensorType kType, int kMats, int kTiles, bool kInBands>
 bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Launch& launch) {
   using Sizes = SharedSizes<kType, kMats, kInBands>;
@@ -15,7 +15,7 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
   layout.n_groups = number_groups(rows, kWarps >> layout.log_warps);
   layout.stride = n_together == 1 ? 1 : (n_together + 1) / 2 * 2;
   const int n_beside = Sizes::partial(layout.stride) + Sizes::x(layout.n_steps_block, n_together);
-  // Static shared memory and the 1 KiB that the system takes of each block count too.
+  // The limits also cover static shared memory and the 1 KiB that the system takes per block.
   constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + kThreads * 4 + 128;
   const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
   const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
@@ -46,7 +46,7 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
   return true;
 }
 
-// Whether x and weights of F32, F16 or BF16 may be read 16 bytes at a time.
+// Whether x and the weights (F32, F16 or BF16) may be read 16 bytes at a time.
 inline bool is_float_aligned(const DecodeRows& rows) {
   return is_aligned(rows.x, 16) && rows.x_problem_stride % 4 == 0 && rows.x_token_stride % 4 == 0 &&
          rows.n_cols % 4 == 0 && rows.row_bytes % 16 == 0 && rows.mat_bytes % 16 == 0 &&
@@ -79,12 +79,12 @@ void launch_halves(const DecodeRows& rows, int width, const Launch& launch) {
       launch, rows);
 }
 
-// Up to kGroupTokens tokens of weights that have codes. Returns whether `beside` is done too; with x_norm
-// whether anything is done. Where a block has no room for x, decode_columns.cu makes the product.
+// Weights with codes times up to kGroupTokens tokens. Returns whether the work in `beside` was launched too.
+// Where x does not fit a block, decode_columns.cu makes the product; with x_norm nothing is done.
 template <TensorType kType, int kMats>
 bool launch_codes(const DecodeRows& rows, const Beside& beside, const Launch& launch) {
   const Layout layout = layout_of<kType>(rows, kMats);
-  const bool has_room = layout.n_split == 1 && rows.in_bands;  // other blocks are no cluster's
+  const bool has_room = layout.n_split == 1 && rows.in_bands;  // blocks of other work are in no cluster
   const Beside& added = has_room ? beside : Beside{};
   if (rows.in_bands ? launch_rows<kType, kMats, 1, true>(rows, layout, added, launch)
                     : launch_rows<kType, kMats, 1, false>(rows, layout, added, launch))
@@ -93,7 +93,7 @@ bool launch_codes(const DecodeRows& rows, const Beside& beside, const Launch& la
   return false;
 }
 
-// The weights' part of a DecodeRows. Throws Error{internal} when rows are not as the type says.
+// Fills in the fields of the weights. Throws Error{internal} when row sizes do not match the type.
 inline DecodeRows rows_of(const WeightMatrix& w) {
   if (w.n_cols <= 0 || w.n_cols % traits(w.type).block_values != 0 ||
       w.row_bytes != row_bytes(w.type, w.n_cols) || w.n_rows > INT_MAX / 2 || w.n_cols > INT_MAX / 64)
@@ -130,7 +130,7 @@ inline DecodeRows tokens_of(DecodeRows rows, int first, int n) {
   return rows;
 }
 
-// As launch_any(), of tokens that have room in the scratch memory.
+// As launch_any(), for tokens that fit the scratch memory.
 template <int kMats>
 bool launch_part(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Beside& beside,
                  const Launch& launch) {
@@ -158,23 +158,23 @@ bool launch_part(const DecodeRows& rows, const UseRuns& runs, TensorType type, c
   return is_beside_done;
 }
 
-// The product for all types; kMats = 2: the gated one. Runs: none, or all of the uses. Returns whether what
-// is beside it is done too: where tokens are few and blocks are no clusters.
+// The product for all types; kMats = 2: the gated one. runs: none, or all of the uses. Returns whether the
+// work in `beside` was launched too: with few tokens and blocks that are in no clusters.
 template <int kMats>
 bool launch_any(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch,
                 const Beside& beside = Beside{}) {
   if (rows.n_problems == 0 || rows.matrices[0].n_rows == 0) return false;
-  constexpr int kMostTokens = 32 * kGroupTokens;  // that have room as fp16 in the scratch memory
+  constexpr int kMostTokens = 32 * kGroupTokens;  // their x as fp16 fits the scratch memory
   bool is_beside_done = false;
   for (int first = 0; first < rows.n_tokens; first += kMostTokens) {
-    Workspace scratch = *launch.workspace;  // each part's x takes the place of those before
+    Workspace scratch = *launch.workspace;  // each part reuses the scratch memory
     is_beside_done |= launch_part<kMats>(tokens_of(rows, first, std::min(kMostTokens, rows.n_tokens - first)),
                                          runs, type, beside, launch.with(scratch));
   }
   return is_beside_done;
 }
 
-// Work to be done beside another product of few tokens: a product of F32 rows, of one problem.
+// A product of F32 rows, of one problem, as work beside another product of few tokens.
 inline Beside beside_of(const DecodeRows& rows) {
   Beside beside;
   beside.rows = rows, beside.n_jobs = float_jobs(rows, 1), beside.is_aligned = is_float_aligned(rows);

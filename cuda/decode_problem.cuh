@@ -1,4 +1,4 @@
-// The problem of a decode product, how its work is cut, and how x and weights come into a block.
+// The problem of a decode product, how its work is divided, and how x and weights are loaded into a block.
 #pragma once
 
 #include <climits>
@@ -7,41 +7,41 @@
 
 namespace dsv32::cuda {
 
-constexpr int kMostMatrices = 4;  // that a product has beside each other
+constexpr int kMostMatrices = 4;  // matrices of one product
 
-// y[p, t] = W[mats[p]] @ x[p / x_sharing, t] (+ plus) for n_problems problems, and sum += y. Several matrices
-// of the same x, type and width are one product, each with its own y. Two matrices at once (kMats) are the
-// gated product: y = silu(W0 x) * (W1 x) * factor, the sums times their scales.
+// y[p, t] = W[mats[p]] @ x[p / x_sharing, t] (+ plus) for n_problems problems, and sum += y. Up to four
+// matrices of the same x, type and width make one product, each with its own y. kMats = 2 is the gated
+// product: y = silu(W0 x) * (W1 x) * factor, where the gate scales multiply both sums first.
 struct DecodeRows {
   struct Matrix {
     const uint8_t* weights = nullptr;
     float* y = nullptr;  // [n_problems, n_tokens, n_rows]
     int64_t y_token_stride = 0;
     int n_rows = 0;
-    int end_group = 0;  // past its last group of tiles: a launch fills it in
+    int end_group = 0;  // end of its groups of tiles; set at launch
   };
   Matrix matrices[kMostMatrices];
   int n_matrices = 1;
-  // Sums are not divided among the blocks of a cluster: another step may have other matrices beside this one.
+  // Do not divide sums among a cluster's blocks: other steps may group other matrices with this one, or none.
   bool is_undivided = false;
   int64_t gate_offset = 0;  // from W0 to W1, bytes
   int64_t row_bytes = 0, mat_bytes = 0;
   bool in_bands = false;  // how rows lie (backend/matrix.h); else whole
   int n_cols = 0;
   int n_problems = 1;
-  int n_problems_token = 1;       // of one token: how sums are divided must not depend on the others
-  const int32_t* mats = nullptr;  // [n_problems]; null: problem p has the one matrix p
-  bool is_known = false;  // mats were written before the kernel ahead began, which is a product by mats too
-  // x was written before the kernel ahead began, which lets this one in late: it is read before mats.
+  int n_problems_token = 1;       // problems per token: division of sums depends on these alone
+  const int32_t* mats = nullptr;  // [n_problems]; null: problem p has matrix p
+  bool is_known = false;          // mats is older than the kernel ahead, which is a product by mats too
+  // x is older than the kernel ahead, which lets this one start late: x is read before mats.
   bool is_x_older = false;
-  bool lets_next_late = false;  // after its own wait
-  // The last problem's matrix and x, where all tokens share it: it is none of mats'. Null: none.
+  bool lets_next_late = false;  // the next kernel may start after this one's wait
+  // The last problem's matrix and x, if it is one that all tokens share; it has no entry in mats. Null: none.
   const uint8_t* shared_weights = nullptr;
   const float* shared_x = nullptr;
   const float* x = nullptr;  // [n_problems / x_sharing, n_tokens, n_cols]
   int64_t x_problem_stride = 0, x_token_stride = 0;
   int x_sharing = 1;
-  const float* x_norm = nullptr;  // [n_cols]: x is RMS-normed and multiplied by these first; null: as it is
+  const float* x_norm = nullptr;  // [n_cols] RMS-norm x, then multiply by these; null: x as is
   float norm_eps = 0;
   int n_tokens = 0;
   int64_t y_problem_stride = 0;
@@ -51,29 +51,29 @@ struct DecodeRows {
   GateScales scales = {};
 };
 
-// The product of any type and number of tokens. With runs, of a type that has codes, these put the problems'
-// columns together. matmul_decode.cu.
+// The product of any type and number of tokens. Runs, for types with codes, group the problems by matrix.
+// matmul_decode.cu.
 void decode_rows(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch);
 
 namespace decode {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps, kMaxStages = 6;
-constexpr int kBandTile = static_cast<int>(kBandRows);  // the rows of a warp's tile: a band
-constexpr int kGroupTokens = kRowsTokens;               // the columns of the tensor cores' products
+constexpr int kBandTile = static_cast<int>(kBandRows);  // rows of a warp's tile: a band
+constexpr int kGroupTokens = kRowsTokens;               // columns of one tensor-core product
 constexpr int kMostTogether = kColumnsTokens;           // columns that decode_columns.cu multiplies at a time
 
-// Whether the block's problem is the one that all tokens share.
+// Whether the block's problem is the shared one (shared_weights).
 DSV32_DEVICE bool is_shared(const DecodeRows& rows) {
   return rows.shared_weights && static_cast<int>(blockIdx.y) == rows.n_problems - 1;
 }
 
-// Where the matrix of the block's problem lies, from the first one on.
+// Byte offset of the block's matrix from the first one.
 DSV32_DEVICE int64_t mat_offset(const DecodeRows& rows) {
   if (is_shared(rows)) return rows.shared_weights - rows.matrices[0].weights;
   return (rows.mats ? __ldcg(rows.mats + blockIdx.y) : static_cast<int64_t>(blockIdx.y)) * rows.mat_bytes;
 }
 
-// The tokens of a problem that a block computes, at most n_most: blockIdx is (tiles, problem, tokens).
+// The tokens of a problem that a block computes, at most n_most; blockIdx is (tiles, problem, tokens).
 struct BlockTokens {
   const float* x;  // [n, n_cols], rows x_token_stride apart
   int first, n;
@@ -85,7 +85,7 @@ struct BlockTokens {
   }
 };
 
-// The matrix that a group of tiles belongs to.
+// The matrix to which a group of tiles belongs.
 DSV32_DEVICE const DecodeRows::Matrix& matrix_of(const DecodeRows& rows, int group, int* first_group) {
   int k = 0;
   *first_group = 0;
@@ -94,8 +94,8 @@ DSV32_DEVICE const DecodeRows::Matrix& matrix_of(const DecodeRows& rows, int gro
   return rows.matrices[k];
 }
 
-// A row's sum over its n units, a power of two and at most kWarps: of each half in ascending order, then of
-// both.
+// A row's sum over its n units (n a power of two, at most kWarps): adds each half in ascending order, then
+// both halves.
 template <typename Value>
 DSV32_DEVICE float sum_units(int n, const Value& value_of) {
   float first = 0, second = 0;
@@ -107,7 +107,7 @@ DSV32_DEVICE float sum_units(int n, const Value& value_of) {
   return first + second;
 }
 
-// What becomes of the sums of one row (kMats of them) for a token of a problem.
+// Writes the result of one row for a token of a problem, from its kMats sums.
 template <int kMats>
 DSV32_DEVICE void finish_row(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
                              const float (&totals)[kMats], int problem, int token, int row) {
@@ -124,22 +124,22 @@ DSV32_DEVICE void finish_row(const DecodeRows& rows, const DecodeRows::Matrix& m
   if (rows.sum) rows.sum[at] += y;
 }
 
-// What a launch adds to the problem.
+// Parameters that a launch adds to the problem.
 struct Layout {
   int n_steps;
-  int log_warps;      // log2 of W
-  int n_split;        // blocks of a cluster that share a tile, each a run of its steps; W is 8 then
+  int log_warps;      // log2 of W, the warps of a tile
+  int n_split;        // blocks of a cluster that share a tile, each with a range of its steps; W is then 8
   int n_steps_block;  // n_steps / n_split, rounded up
-  int n_ahead;        // blocks along x that are beside a single problem's
-  int n_groups;       // groups of 8 / W tiles: what a block works on at a time
-  int n_stages;       // steps in the ring, of which n_slots need room: a warp may have fewer
+  int n_ahead;        // blocks at the front of grid x for work beside a single problem
+  int n_groups;       // groups of 8 / W tiles, what a block works on at a time
+  int n_stages;       // steps in the ring; only n_slots have memory, as a warp may have fewer steps
   int n_slots;
-  int stride;         // tokens that a block has room for sums of: 1 or an even number
+  int stride;         // tokens for which a block has room for sums: 1 or an even number
   bool is_x_aligned;  // rows of x may be read 16 bytes at a time
 };
 
-// Eight values of a row of x; zeros past its end, which is a multiple of 32 values away. kPastL1: past the
-// first cache, before the wait (dependent.cuh).
+// Loads eight values of a row of x; zeros past its end, which is at a multiple of 32 values. kPastL1:
+// bypasses L1, for reads before the wait (dependent.cuh).
 template <bool kPastL1 = false>
 DSV32_DEVICE void load_x8(const float* x, int col, int n_cols, bool is_aligned, float4 (&v)[2]) {
   DSV32_UNROLL for (int half = 0; half < 2; ++half) {
@@ -155,21 +155,20 @@ DSV32_DEVICE void load_x8(const float* x, int col, int n_cols, bool is_aligned, 
   }
 }
 
-// The steps that a block has. Each of the W warps of a tile adds up one unit of them, a run.
+// A block's steps. Each of the W warps of a tile adds up one unit, a range of consecutive steps.
 struct StepShare {
   int first, n;
 
   DSV32_DEVICE StepShare(const Layout& layout, int part)
       : first(part * layout.n_steps_block), n(min(layout.n_steps_block, layout.n_steps - first)) {}
-  // The first step of a unit, or the end of the unit before.
+  // First step of a unit, which is also the end of the unit before.
   DSV32_DEVICE int begin_of(const Layout& layout, int unit) const {
     return first + (unit * n >> layout.log_warps);
   }
 };
 
-// The steps that a warp has of each of its block's tiles, and how far apart the block's groups of tiles are.
-// Rows of floats have short steps: a warp has every W-th, so that the warps of a tile read neighbouring
-// bytes.
+// A warp's steps of each tile, and the distance between the block's groups of tiles. Float rows have short
+// steps, so there a warp takes every W-th step, and the warps of a tile read neighbouring bytes.
 struct WarpShare {
   int first_of_block, first, end, n_apart;
   int n_groups_apart;
@@ -186,22 +185,22 @@ DSV32_DEVICE WarpShare share_of_warp(const Layout& layout) {
   return {share.first, share.begin_of(layout, unit), share.begin_of(layout, unit + 1), 1, n_groups_apart};
 }
 
-// Where a step of a tile of 16 rows lies: for a lane that of its rows g and g + 8, in bands for all lanes
-// that of the rows from 0 and from 8 on.
+// Where a step of a tile of 16 rows lies. Whole rows: for this lane's rows g and g + 8. Bands: for rows 0 and
+// 8 of the tile, the same in all lanes.
 struct StepPlace {
   int step;
-  const uint8_t* row;  // the step's first byte of row g, or 0
-  int64_t next;        // from there to that of row g + 8, or 8
+  const uint8_t* row;  // the step's first byte of row g, or of row 0
+  int64_t next;        // from there to row g + 8, or row 8
 };
 
-// From a step of a row to the next.
+// Bytes from one step of a row to the next.
 template <TensorType kType>
 DSV32_DEVICE int step_apart(const DecodeRows& rows) {
   return Steps<kType>::kBytes * (!kIsFloat<kType> && rows.in_bands ? kBandTile : 1);
 }
 
-// Of n_rows, 8 or 16, from a multiple of that on, of the matrix that lies mat_offset from the first. Rows
-// past its last one are read as the last ones.
+// Of n_rows rows (8 or 16) from first_row, a multiple of n_rows, in the matrix mat_offset bytes from the
+// first. Past the end the last rows are read again.
 template <TensorType kType>
 DSV32_DEVICE StepPlace place_step(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
                                   int64_t mat_offset, int first_row, int step, int n_rows = kBandTile) {
@@ -222,7 +221,7 @@ DSV32_DEVICE StepPlace place_step(const DecodeRows& rows, const DecodeRows::Matr
           (second - first) * rows.row_bytes};
 }
 
-// The first row of the warp's tile of a group, and its matrix.
+// The matrix and the first row of the warp's tile in a group.
 DSV32_DEVICE const DecodeRows::Matrix& find_tile(const DecodeRows& rows, const Layout& layout, int group,
                                                  int* first_row) {
   const int warp = threadIdx.x / 32;
@@ -233,7 +232,7 @@ DSV32_DEVICE const DecodeRows::Matrix& find_tile(const DecodeRows& rows, const L
   return matrix;
 }
 
-// A step of that tile in bands. A tile past the last one is read as that.
+// Where a step of that tile lies in bands. Past the end the last tile is read again.
 template <TensorType kType>
 DSV32_DEVICE const uint8_t* band_step(const DecodeRows& rows, const Layout& layout, int step,
                                       int64_t mat_offset, int group) {
@@ -243,13 +242,13 @@ DSV32_DEVICE const uint8_t* band_step(const DecodeRows& rows, const Layout& layo
          step * (kBandTile * Steps<kType>::kBytes);
 }
 
-// From a row of a step to the next in shared memory.
+// Bytes between rows of a step in shared memory.
 template <TensorType kType>
 __host__ __device__ constexpr int slot_bytes(bool in_bands) {
   return !kIsFloat<kType> && in_bands ? Steps<kType>::kBytes : Steps<kType>::kSlot;
 }
 
-// Sixteen bytes of weights; kOnce: that no other block reads.
+// Copies sixteen bytes of weights. kOnce: no other block reads them.
 template <bool kOnce>
 DSV32_DEVICE void copy_weights(uint32_t to, const uint8_t* from, bool is_wanted = true) {
   if constexpr (kOnce)
@@ -258,7 +257,7 @@ DSV32_DEVICE void copy_weights(uint32_t to, const uint8_t* from, bool is_wanted 
     copy_line_async_if(to, from, is_wanted);
 }
 
-// Copies a step of 16 rows of a band, in two halves, whole pieces of 16 bytes.
+// Copies a step of 16 rows of a band in two halves, in pieces of 16 bytes.
 template <TensorType kType, bool kOnce>
 DSV32_DEVICE void copy_band_step(const uint8_t* from, int64_t next, int lane, uint32_t to) {
   constexpr int kPieces = Steps<kType>::kBytes, kHalf = kPieces / 2;  // 16 rows times a 16th of a row
@@ -270,9 +269,9 @@ DSV32_DEVICE void copy_band_step(const uint8_t* from, int64_t next, int lane, ui
   }
 }
 
-// Copies a step of kMats times 16 rows to the warp's ring: four lanes a row, whole lines of 64 bytes, up to
-// 31 bytes past the step, for which there is room. Past the end of a row are zeros, which every format reads
-// as 0.
+// Copies a step of kMats times 16 rows to the warp's ring. Four lanes copy a row in whole lines of 64 bytes,
+// up to 31 bytes past the step, for which there is room. Past the end of a row are zeros, which every format
+// reads as 0.
 template <TensorType kType, int kMats, bool kOnce = false>
 DSV32_DEVICE void copy_step(const DecodeRows& rows, const Layout& layout, const StepPlace& at, int lane,
                             uint32_t stage) {
@@ -309,8 +308,7 @@ DSV32_DEVICE void copy_step(const DecodeRows& rows, const Layout& layout, const 
   });
 }
 
-// Where a lane reads its rows of a step that copy_step() has brought; rows that lie whole keep their offset
-// in a line.
+// Where a lane finds its rows of a step after copy_step(). A row that lies whole keeps its offset in a line.
 template <TensorType kType>
 DSV32_DEVICE void find_step(const DecodeRows& rows, const StepPlace& at, int lane, const uint8_t* tile,
                             const uint8_t* (&step)[2]) {
@@ -323,11 +321,11 @@ DSV32_DEVICE void find_step(const DecodeRows& rows, const StepPlace& at, int lan
   }
 }
 
-// ---- how sums are cut: by the first matrix's shape alone, for no sum's order may depend on more ----
+// ---- how sums are divided: by the first matrix's shape alone, because the bits depend on it ----
 
-// log2 of W: with which the busiest warp has the fewest steps when two blocks fit a multiprocessor, the
-// larger of equals. Units shorter than three steps do not pay: 8 experts' w2 in units of one step took 27.5
-// us, of four 22.8 (H200, 2026-11-24).
+// log2 of W. Takes the W whose busiest warp has the fewest steps, with two blocks per multiprocessor; the
+// larger W of equals. Units shorter than three steps do not pay: w2 of 8 experts took 27.5 us in units of one
+// step, 22.8 in units of four (H200, 2026-11-24).
 inline int choose_log_warps(const DecodeRows& rows, int n_steps) {
   constexpr int64_t kLeastUnitSteps = 3;
   int best = 0;
@@ -343,7 +341,7 @@ inline int choose_log_warps(const DecodeRows& rows, int n_steps) {
   return best;
 }
 
-// The blocks of a cluster that share a tile: as many as make two blocks for each multiprocessor, while each
+// How many blocks of a cluster share a tile: enough for two blocks per multiprocessor, as long as each block
 // has steps for most of its warps.
 inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
   if (rows.is_undivided || rows.n_problems_token > 1 || log_warps < 3 || !is_hopper_or_later()) return 1;
@@ -353,12 +351,12 @@ inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
   for (int m = 2; m <= kMostBlocks && n_tiles * m <= 2 * kPlannedSms; m *= 2) {
     const int n_steps_block = ceil_div(n_steps, m);
     if (n_steps_block < kLeastSteps) break;
-    if ((m - 1) * n_steps_block < n_steps) n = m;  // the last block has some too
+    if ((m - 1) * n_steps_block < n_steps) n = m;  // so that the last block has steps too
   }
   return n;
 }
 
-// Throws Error{internal} where weights that have codes are not aligned.
+// Throws Error{internal} when weights with codes are not aligned.
 template <TensorType kType>
 Layout layout_of(const DecodeRows& rows, int n_mats) {
   if constexpr (!kIsFloat<kType>)
@@ -378,7 +376,7 @@ Layout layout_of(const DecodeRows& rows, int n_mats) {
   return layout;
 }
 
-// Tells each matrix its last group; returns their number.
+// Sets each matrix's end_group; returns the number of groups.
 inline int number_groups(DecodeRows& rows, int n_tiles) {
   int n = 0;
   for (int k = 0; k < rows.n_matrices; ++k) {
@@ -388,11 +386,11 @@ inline int number_groups(DecodeRows& rows, int n_tiles) {
   return n;
 }
 
-// Products of n_together tokens at a time, at most kMostTogether, or of the uses of runs; gated: of two
+// Multiplies n_together tokens at a time (at most kMostTogether), or the uses of runs; is_gated: two
 // matrices. Types with codes. decode_columns.cu.
 void multiply_columns(const DecodeRows& rows, const UseRuns& runs, bool is_gated, int n_together,
                       TensorType type, const Launch& launch);
-// The same of choice.n_together tokens, by Hopper's products, in decode_wide.cu.
+// The same for choice.n_together tokens at a time, with Hopper's products. decode_wide.cu.
 void multiply_wide(const DecodeRows& rows, bool is_gated, const DecodeChoice& choice, TensorType type,
                    const Launch& launch);
 

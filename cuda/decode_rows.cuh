@@ -1,32 +1,31 @@
-// Weight rows times up to eight vectors (sixteen of F16 and BF16): one reading of the weights for all, whose
-// bytes are the bound.
+// Multiplies weight rows by up to eight vectors (sixteen for F16 and BF16), reading the weights once for all.
+// Bound by the weights' bytes.
 //
-// A warp owns 16 rows and a W-th of the steps of their columns. It copies steps (cp.async, several ahead)
-// into its own ring in shared memory, where any alignment is cheap to take apart. Products are fp16 on tensor
-// cores with f32 sums: x is rounded in units of its own for each step (2^-11 at most), codes become fp16 by
-// masks (decode_weights.cuh). F16 and BF16 weights are TF32 products with x split in two; F32 is
-// float_rows.cuh's. Where tiles are too few for the device, the blocks of a cluster share each, and the first
+// A warp owns 16 rows and a W-th of their steps. It copies steps (cp.async, several ahead) into its own ring
+// in shared memory, where any alignment is cheap to take apart. Products are fp16 on tensor cores with f32
+// sums: x is rounded in a unit of its own for each step (error 2^-11 at most), codes become fp16 by masks
+// (decode_weights.cuh). F16 and BF16 weights use TF32 products with x split in two; F32 is in float_rows.cuh.
+// Where there are too few tiles for the device, the blocks of a cluster share each tile, and the first block
 // adds up their sums.
 //
-// The order of a row's f32 sum depends on the matrix's shape alone: a token's bits depend neither on the
+// The order of a row's f32 sum depends on the matrix's shape alone, so a token's bits depend neither on the
 // other tokens nor on their number.
 //
-// Weights never change: unless a kernel chooses the matrix (experts), a block starts its copies while the
-// kernel ahead still runs (dependent.cuh), and takes no more shared memory than its steps fill, so that the
-// next kernel finds room to do likewise.
+// Weights never change. So a block starts copying them while the kernel ahead still runs (dependent.cuh),
+// unless a kernel chooses the matrix (experts). It takes only as much shared memory as its steps fill, which
+// leaves the next kernel room to do the same.
 #pragma once
 
 #include "cuda/beside.cuh"
 
 namespace dsv32::cuda::decode {
 
-// ---- how a warp's weights come in, step after step, into its ring in shared memory ----
+// ---- how a warp's weights are copied, step after step, into its ring in shared memory ----
 
-// Copies run ahead by all stages but one. Rows in bands are one piece of memory a step, rows that lie whole
-// sixteen.
+// Copies run ahead by all stages but one. In bands a step is one piece of memory, in whole rows sixteen.
 
-// What a warp walks through: its steps of the tiles of each group, of the matrix that lies mat_offset from
-// the first.
+// What a warp walks through: its steps of its tile in each group, in the matrix mat_offset bytes from the
+// first.
 struct WarpSteps {
   const DecodeRows& rows;
   const Layout& layout;
@@ -35,19 +34,19 @@ struct WarpSteps {
   const int lane;
 };
 
-// Of bands.
+// For bands.
 template <TensorType kType, int kMats>
 struct BandWay {
   static constexpr int kBytes = Steps<kType>::kBytes, kTile = kBandTile * kBytes, kStage = kMats * kTile;
-  static constexpr int kMiddle = kTile / 32 * 16;  // near which places are parts of the copies' instructions
+  static constexpr int kMiddle = kTile / 32 * 16;  // small offsets from here fit into the copy instructions
 
   const WarpSteps of;
-  const uint8_t* middle;  // of the lane's pieces of the step that is copied next
-  int n_left;             // steps of its tile from there on; 0 or less: there is none
-  int group;              // of tiles
-  int least_left;         // with more steps left than that it has one of the last few pieces
-  // The lane's pieces of the stage taken last, of the first one and past the last one, and from there to its
-  // first row.
+  const uint8_t* middle;  // the lane's pieces in the middle of the next step to copy
+  int n_left;             // steps left of the tile, including that one; 0 or less: nothing to copy
+  int group;              // group of tiles
+  int least_left;         // the lane copies one of the last few pieces if n_left is larger
+  // This lane's pieces: of the stage taken last, of the first stage, and past the last stage; from there to
+  // its first row.
   uint32_t taken, first, end, to_row;
 
   DSV32_DEVICE BandWay(const WarpSteps& steps, int first_group, uint8_t* ring)
@@ -83,7 +82,7 @@ struct BandWay {
     if constexpr (kWhole < kTile)
       copy_passing_async_if<kWhole, kWhole - kMiddle>(to, from, n_left > least_left);
   }
-  // Where the lane reads its rows of the next step, which has come; copies another over the step before.
+  // Where the lane reads its rows of the next step, which has arrived. Starts a copy over the step before.
   DSV32_DEVICE void take(const uint8_t* (&step)[kMats][2]) {
     put(taken);
     taken += kStage;
@@ -95,7 +94,7 @@ struct BandWay {
   }
 };
 
-// The same of rows that lie whole.
+// For rows that lie whole.
 template <TensorType kType, int kMats>
 struct RowsWay {
   static constexpr int kTile = kBandTile * slot_bytes<kType>(false), kStage = kMats * kTile;
@@ -122,7 +121,7 @@ struct RowsWay {
     start(copied);
     taken = copied;
   }
-  // A warp without any step is past the last group at once.
+  // A warp without steps starts past the last group.
   DSV32_DEVICE void start(Walk& walk) const {
     if (of.share.first >= of.share.end) walk.group = of.layout.n_groups;
     if (walk.group >= of.layout.n_groups) return;
@@ -174,8 +173,8 @@ struct SharedSizes {
   static __host__ __device__ int partial(int stride) { return 2 * kWarps * kMats * kBandTile * stride * 4; }
 };
 
-// The sum of a value over the blocks of the cluster, in the order of their ranks; valid in the first block.
-// `value`: in the same place of each block's shared memory. All threads of all blocks call it.
+// The sum of a value over the cluster's blocks in the order of their ranks; valid in the first block.
+// `value`: the same place in each block's shared memory. All threads of all blocks call it.
 DSV32_DEVICE float sum_over_cluster(float* value, int n_blocks) {
   float sum = 0;
 #if __CUDA_ARCH__ >= 900
@@ -185,7 +184,7 @@ DSV32_DEVICE float sum_over_cluster(float* value, int n_blocks) {
     sum = *value;
     for (int block = 1; block < n_blocks; ++block) sum += *cluster.map_shared_rank(value, block);
   }
-  cluster.sync();  // until all is read
+  cluster.sync();  // until all values are read
 #endif
   return sum;
 }
@@ -198,8 +197,8 @@ DSV32_DEVICE void multiply_x8(float4 (&v)[2], float factor, const float4 (&w)[2]
   }
 }
 
-// A block's x to records [n_steps, tokens.n] of a type with codes, from step first_step on. kNorms: x may
-// have to be normed.
+// Rounds a block's x to records [n_steps, tokens.n] of a type with codes, from step first_step on. kNorms: x
+// may have to be normed.
 template <TensorType kType, bool kNorms, bool kPastL1>
 __device__ inline void make_records(const DecodeRows& rows, const Layout& layout, const BlockTokens& tokens,
                                     int first_step, uint8_t* to) {
@@ -210,7 +209,7 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
   DSV32_NO_UNROLL for (int t = 0; t < tokens.n; ++t) {
     const float* x = tokens.x + t * rows.x_token_stride;
     float factor = 0;
-    float4 first_weights[2];  // on their way while the factor is worked out
+    float4 first_weights[2];  // loaded while the factor is computed
     if constexpr (kNorms)
       if (rows.x_norm) {
         load_x8(rows.x_norm, (first_step + team) * Steps<kType>::kCols + col,
@@ -234,15 +233,15 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
       }
       DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
         const int step = begin + k * kTeams + team;
-        if (k % 2 == 0 && step - team % kWarpTeams >= layout.n_steps_block) break;  // of the whole warp
+        if (k % 2 == 0 && step - team % kWarpTeams >= layout.n_steps_block) break;  // the whole warp
         make_record<kType>(v[k], to + (step * tokens.n + t) * X::kBytes, step < layout.n_steps_block);
       }
     }
   }
 }
 
-// y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. With codes kTiles is 1, and what is beside
-// takes blocks ahead of a single problem's or past the last one of several.
+// y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. With codes kTiles is 1, and other work (Beside)
+// takes blocks before those of a single problem or after those of several.
 // Grid (blocks, problems, groups of 8 kTiles tokens), persistent over groups of tiles; a warp has 16 rows and
 // a W-th of the steps. Layout: head of this file. The sums of the W warps meet in shared memory (sum_units),
 // in two buffers, so that a group of tiles takes one barrier.
@@ -269,7 +268,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const WarpShare share = share_of_warp<kType, kMats == 1>(layout);
   const int n_warps_tile = 1 << layout.log_warps;
 
-  // A product that waits for mats leaves letting the next one in to the product after it, which knows them.
+  // A product that waits for mats lets the next one start only then; the next one knows mats (is_known).
   const bool is_chosen = rows.mats && !rows.is_known;
   if constexpr (kMats == 2 && kInBands)
     if (is_chosen && rows.is_x_older)
@@ -307,7 +306,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     Sums<kMats, kTiles> sums = {};
     for (int s = first_step; s < end_step; s += kIsFloat<kType> ? share.n_apart : 1) {
       wait_until_pending(layout.n_stages - 2);
-      __syncwarp();  // every lane's copies of this step are there, and no lane reads the step before any more
+      __syncwarp();  // all lanes' copies of this step are complete; all lanes have read the step before
       const uint8_t* step[kMats][2];
       way.take(step);
       if constexpr (kIsFloat<kType>) {
@@ -360,14 +359,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// The same for F16 and BF16 rows or x that are not aligned: small models only. A warp a row; grid (blocks of
-// 8 rows, problems, groups of tokens). Bound by latency.
+// The same for F16 and BF16 where rows or x are not aligned: small models only. A warp per row; grid (blocks
+// of 8 rows, problems, groups of tokens). Bound by latency.
 template <TensorType kType, int kMats>
 __global__ void rows_plain_kernel(const __grid_constant__ DecodeRows rows) {
   const int row = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32), lane = threadIdx.x % 32;
   const DecodeRows::Matrix& matrix = rows.matrices[0];
   wait_for_inputs();
-  let_next_start();  // late: the next one may go by the same mats
+  let_next_start();  // late: the next kernel may use the same mats
   if (row >= matrix.n_rows) return;
   const BlockTokens tokens(rows, kGroupTokens);
   const int64_t mat = rows.mats ? rows.mats[blockIdx.y] : static_cast<int>(blockIdx.y);
@@ -391,7 +390,7 @@ template <int kMats>
 __global__ void __launch_bounds__(kThreads, 2)
     float_rows_kernel(const __grid_constant__ DecodeRows rows, bool is_aligned) {
   extern __shared__ __align__(128) uint8_t shared[];
-  if (rows.mats) wait_for_inputs();  // late: the next one may go by the same mats
+  if (rows.mats) wait_for_inputs();  // late: the next kernel may use the same mats
   let_next_start();
   float_rows<kMats>(rows, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), is_aligned,
                     reinterpret_cast<float*>(shared));

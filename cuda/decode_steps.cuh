@@ -1,17 +1,17 @@
 // One step of the products of decode_rows.cuh and decode_columns.cu: x as fp16, the tensor-core instructions,
-// and what a warp adds to the sums of its 16 rows.
+// and what a warp adds to the sums of its 16 rows. A step is 128 or 256 columns of a row (Steps).
 //
-// A warp's lanes are 8 rows g by 4 lanes i, as the instructions want: lane 4 g + i has a quarter i of the
-// rows g and g + 8, and of the column g of x. x is in units of a power of two for each column and step: a
-// column's bits need no other step, and scaling is exact. A step's products are chained in f32 in the tensor
-// cores; its unit and the row's d are applied when it is added to the sums.
+// A warp's lanes are 8 rows g by 4 quarters i, as the instructions need: lane 4 g + i has quarter i of rows g
+// and g + 8, and of column g of x. Each column and step of x has its own unit, a power of two: scaling is
+// exact, and a column's bits do not depend on other steps. A step's products are chained in f32 in the tensor
+// cores; the unit and the row's d are applied when the step is added to the sums.
 #pragma once
 
 #include "cuda/decode_weights_k.cuh"
 
 namespace dsv32::cuda::decode {
 
-// Until at most n of this thread's groups of copies are pending; n: from 0 to 4.
+// Waits until at most n of this thread's groups of copies are pending, n from 0 to 4.
 DSV32_DEVICE void wait_until_pending(int n) {
   wait_copies<4>();
   if (n >= 4) return;
@@ -27,33 +27,34 @@ DSV32_DEVICE void wait_until_pending(int n) {
 
 DSV32_DEVICE float tf32_part(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
 
-// x of one column and step, as bytes: [pieces][4 lanes][8 values], then with kHasSums [4 lanes] the sums over
-// the lane's scale groups as fp16 and what that rounds away, then the unit, f32. Two columns' records lie in
+// x of one column and step as bytes: [pieces][4 lanes][8 values]; with kHasSums [4 lanes] the sums over the
+// lane's scale groups as fp16, then their rounding errors; then the unit, f32. Records of two columns lie in
 // different banks.
 template <TensorType kType>
 struct Record {
-  static constexpr int kPieces = Steps<kType>::kCols / 32, kLanes = 4 * kPieces;            // that make one
+  static constexpr int kPieces = Steps<kType>::kCols / 32, kLanes = 4 * kPieces;  // lanes that make a record
   static constexpr int kGroups = kHasSums<kType> ? 8 * kPieces / Codes<kType>::kGroup : 0;  // of a lane
   static constexpr int kSums = kPieces * 64, kUnit = kSums + kGroups * 16, kUsed = kUnit + 16;
   static constexpr int kBytes = (kUsed + 63) / 128 * 128 + 64;
 };
 
-// The type whose x is made in the same way, by the same kernel: what makes x asks a type for its step's
-// columns, their order, and the groups whose sums it wants.
+// The type that stands for all types whose x is made by the same kernel. x depends on the columns of a step,
+// their order, and the groups whose sums are needed.
 template <TensorType kType>
 inline constexpr TensorType kLikeX =
     kIsK45<kType>                                                             ? TensorType::q4_k
     : kIsK23<kType> || kType == TensorType::q6_k || kType == TensorType::q8_0 ? kType
                                                                               : TensorType::iq4_xs;
 
-// What a lane of a column's step has of it once x is fp16.
+// A lane's part of a column's step after rounding to fp16.
 struct RoundedX {
   uint32_t words[4];  // its eight values
   float unit;         // of the step
-  __half sum[2];      // of the lane's scale group and what that rounds away; of the group's first lane
+  __half sum[2];      // of the scale group, and its rounding error; valid in the group's first lane
 };
 
-// The first of 4 lanes i of a scale group, all of which have its sum; `group` of the lane's groups.
+// Whether the lane is one of the first 4 of a scale group, which all have its sum; group: which of the
+// lane's.
 template <TensorType kType>
 DSV32_DEVICE bool has_group_sum(int lane, int* group) {
   constexpr int kPieces = Record<kType>::kPieces / Record<kType>::kGroups;
@@ -61,8 +62,8 @@ DSV32_DEVICE bool has_group_sum(int lane, int* group) {
   return lane / 4 % kPieces == 0;
 }
 
-// A step of a column by kLanes lanes of a warp that are beside each other: each has eight values, from
-// column_of(piece, i) on, of lane % kLanes = 4 * piece + i. All lanes of a warp call it.
+// Rounds a step of a column, by kLanes neighbouring lanes of a warp. Each has eight values, from
+// column_of(piece, i) on, where lane % kLanes = 4 * piece + i. All lanes of a warp call it.
 template <TensorType kType>
 DSV32_DEVICE RoundedX round_x(const float4 (&v)[2]) {
   using X = Record<kType>;
@@ -70,7 +71,7 @@ DSV32_DEVICE RoundedX round_x(const float4 (&v)[2]) {
             first = static_cast<int>(threadIdx.x) % 32 - lane;
   const float x[8] = {v[0].x, v[0].z, v[0].y, v[0].w, v[1].x, v[1].z, v[1].y, v[1].w};
   RoundedX out;
-  uint32_t largest = 0;  // as bits: what is no number is larger than all else
+  uint32_t largest = 0;  // as bits: a NaN is larger than all numbers
   DSV32_UNROLL for (int k = 0; k < 8; ++k) largest = max(largest, __float_as_uint(x[k]) & 0x7fffffffu);
   largest = __reduce_max_sync(static_cast<uint32_t>((uint64_t{1} << X::kLanes) - 1) << first, largest);
   // The largest is 512 to 1024 units: sums of 32 values have room in fp16.
@@ -91,7 +92,7 @@ DSV32_DEVICE RoundedX round_x(const float4 (&v)[2]) {
   return out;
 }
 
-// A record by the lanes of round_x(); it is written if is_there.
+// Makes a record with the lanes of round_x(); writes it if is_there.
 template <TensorType kType>
 DSV32_DEVICE void make_record(const float4 (&v)[2], uint8_t* record, bool is_there) {
   using X = Record<kType>;
@@ -108,18 +109,18 @@ DSV32_DEVICE void make_record(const float4 (&v)[2], uint8_t* record, bool is_the
   }
 }
 
-// The sums of a warp's 16 rows of kMats matrices: [tile of 8 columns][as the tensor cores have them].
+// The sums of a warp's 16 rows of kMats matrices: [tile of 8 columns][in the tensor cores' order].
 template <int kMats, int kTiles>
 using Sums = float[kMats][kTiles][4];
 
-// Where a lane reads x of a step of the first tile of columns in shared memory; of the next ones 8 records
+// Where a lane reads x of a step for the first tile of columns in shared memory. The next tile is 8 records
 // further.
 struct LaneX {
-  uint32_t values;    // of its column g, from its own on
-  uint32_t sums;      // of them
-  uint32_t units[2];  // of the columns 2 i and 2 i + 1, whose sums it has
+  uint32_t values;    // of column g, from the lane's own values on
+  uint32_t sums;      // of the same column
+  uint32_t units[2];  // of the columns 2 i and 2 i + 1, whose products the lane adds up
 
-  // x: the first column's record. Lanes of columns past the last read that.
+  // x: record of the first column. Past the last column a lane reads the last one.
   template <TensorType kType>
   static DSV32_DEVICE LaneX of(const uint8_t* x, int lane, int last_column) {
     using X = Record<kType>;
@@ -135,8 +136,8 @@ struct LaneX {
   }
 };
 
-// Adds the products of a step of a type with codes and kN tiles of columns.
-// step: the lane's rows g and g + 8 in shared memory; lane: which of four.
+// Adds the products of a step of a type with codes and kN tiles of columns. step: the lane's rows g and g + 8
+// in shared memory; lane: its quarter.
 template <TensorType kType, int kN, int kMats, int kTiles>
 DSV32_DEVICE void add_step(Sums<kMats, kTiles>& sums, const uint8_t* const (&step)[kMats][2], const LaneX& x,
                            const Lane<kType>& lane, const uint32_t* grid) {
@@ -192,7 +193,7 @@ DSV32_DEVICE void add_step(Sums<kMats, kTiles>& sums, const uint8_t* const (&ste
   }
 }
 
-// Four values of a row in shared memory, from a place aligned to their size.
+// Loads four values of a row in shared memory, from a place aligned to their size.
 template <TensorType kType>
 DSV32_DEVICE void load_floats4(const uint8_t* p, float out[4]) {
   const uint2 v = *reinterpret_cast<const uint2*>(p);
@@ -202,8 +203,8 @@ DSV32_DEVICE void load_floats4(const uint8_t* p, float out[4]) {
                                 : __half2float(__ushort_as_half(static_cast<uint16_t>(bits[k])));
 }
 
-// Adds the products of one step of F16 or BF16. x: of token g at the step's first column; x_apart: to token g
-// + 8; n_cols: to the row's end; n_tokens: from token g on, 0 or less where there is none.
+// Adds the products of one step of F16 or BF16. x: of token g at the step's first column; x_apart: from there
+// to token g + 8; n_cols: up to the row's end; n_tokens: from token g on, 0 or less if there is none.
 template <TensorType kType, int kMats, int kTiles>
 DSV32_DEVICE void add_step_float(Sums<kMats, kTiles>& sums, const uint8_t* const (&step)[kMats][2],
                                  const float* x, int64_t x_apart, int n_cols, int n_tokens) {
@@ -232,7 +233,7 @@ DSV32_DEVICE void add_step_float(Sums<kMats, kTiles>& sums, const uint8_t* const
       }
     }
   }
-  // Tensor cores cut what they add where f32 rounds; a fresh sum per step keeps that small.
+  // Tensor cores truncate where f32 rounds; a fresh sum per step keeps that error small.
   DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
     DSV32_UNROLL for (int n = 0; n < kTiles; ++n) {
       DSV32_UNROLL for (int k = 0; k < 4; ++k) sums[m][n][k] += c[m][n][k];

@@ -1,14 +1,14 @@
-// A lane's weights of a step as fp16: LaneRow<type> takes the stored bytes of a row apart.
+// A lane's weights of a step as fp16: LaneRow<type> decodes the stored bytes of a row.
 //
-// Four lanes share a row of a step; each has a quarter of its columns, whole scale groups. Which quarter and
-// order is free as long as x comes in the same one (column_of), so each format takes what suits its bytes. A
-// piece is eight values as pairs (0, 2), (1, 3), (4, 6), (5, 7): a mask leaves values of a word that lie two
+// Four lanes share a row of a step; each has a quarter of its columns, in whole scale groups. Any quarter and
+// order will do if x comes in the same one (column_of), so each format takes what suits its bytes. A piece is
+// eight values as pairs (0, 2), (1, 3), (4, 6), (5, 7), because a mask selects values of a word that lie two
 // bytes apart.
 //
-// A code put into the lower ten bits of fp16 1024 is 1024 + code without conversion, and taking 1024 off is
-// exact. Blocks of 256 values keep d (and dmin) for the step's sums: what is left is a code times a small
-// integer, exact in fp16 up to 2048 and rounded to eleven bits beyond. Other blocks' values are multiplied by
-// their scale and rounded, as in prompts (weight_tile.cuh).
+// A code in the lower ten bits of fp16 1024 makes 1024 + code without conversion, and subtracting 1024 is
+// exact. Blocks of 256 values leave d (and dmin) for the step's sums; a value is then a code times a small
+// integer, exact in fp16 up to 2048 and rounded to eleven bits beyond. Values of other blocks are multiplied
+// by their scale and rounded, as in prompts (weight_tile.cuh).
 #pragma once
 
 #include <bit>
@@ -22,22 +22,22 @@ inline constexpr bool kIsK45 = kType == TensorType::q4_k || kType == TensorType:
 template <TensorType kType>
 inline constexpr bool kIsK23 = kType == TensorType::q2_k || kType == TensorType::q3_k;
 
-// Minima that are integers times dmin are multiplied by the sums of x over their groups.
+// Mins that are integers times dmin: the integers are multiplied by the sums of x over their groups.
 template <TensorType kType>
 inline constexpr bool kHasSums = kIsK45<kType> || kType == TensorType::q2_k;
 
-// The alignment that a matrix wants: Q4_K and Q5_K are read 16 bytes at a time.
+// The alignment of a matrix: Q4_K and Q5_K are read 16 bytes at a time.
 template <TensorType kType>
 inline constexpr int kWeightAlign = kIsK45<kType> ? 16 : Codes<kType>::kAlign;
 
-// How a type's rows are cut into steps, and how far apart whole rows of a step lie in shared memory. A step
-// is copied from the line that it begins in, of 32 bytes or of 16. Eight rows are read at once by four lanes
-// each: the distance spreads them over the banks. Rows of a band lie kBytes apart.
+// How a type's rows are divided into steps, and the distance of whole rows of a step in shared memory. A step
+// is copied from the start of the line (32 or 16 bytes) in which it begins. Four lanes each read eight rows
+// at once; the distance spreads the rows over the banks. Rows of a band are kBytes apart.
 template <TensorType kType>
 struct Steps {
   static constexpr int kCols = kStepColumns<kType>, kBytes = kStepBytes<kType>;
   static constexpr int kLine = kWeightAlign<kType> == 16 ? 32 : 16;
-  // The smallest odd multiple of 16 that has room for the step wherever in a line it begins.
+  // The smallest odd multiple of 16 that holds the step wherever it begins in its line.
   static constexpr int kSlot = (kBytes + kLine - Codes<kType>::kAlign + 15) / 32 * 32 + 16;
 };
 template <>
@@ -47,7 +47,7 @@ struct Steps<TensorType::f16> {
 template <>
 struct Steps<TensorType::bf16> : Steps<TensorType::f16> {};
 
-// Of a step: the column of lane i's first value of a piece.
+// The column, in a step, of lane i's first value of a piece.
 template <TensorType kType>
 DSV32_DEVICE int column_of(int piece, int i) {
   if constexpr (kIsK23<kType>)
@@ -58,7 +58,7 @@ DSV32_DEVICE int column_of(int piece, int i) {
     return i * (Steps<kType>::kCols / 4) + piece * 8;
 }
 
-// The order in which pieces are best taken: k-th of all, those made of the same words together.
+// The k-th piece to decode: pieces that come from the same words follow one another.
 template <TensorType kType>
 struct PieceOrder {
   static constexpr int kSame = kIsK23<kType> ? 4 : kIsK45<kType> || kType == TensorType::q6_k ? 2 : 1;
@@ -69,7 +69,7 @@ constexpr int piece_at(int k) {
   using Order = PieceOrder<kType>;
   return k % Order::kSame * Order::kApart + k / Order::kSame;
 }
-// Its place in that order.
+// The place of piece p in that order.
 template <TensorType kType>
 __host__ __device__ constexpr int place_of_piece(int p) {
   using Order = PieceOrder<kType>;
@@ -85,31 +85,31 @@ DSV32_DEVICE uint32_t multiply2(uint32_t a, uint32_t b) { return as_word(__hmul2
 DSV32_DEVICE uint32_t fma2(uint32_t a, uint32_t b, uint32_t c) {
   return as_word(__hfma2(as_half2(a), as_half2(b), as_half2(c)));
 }
-// x, which fp16 has, twice.
+// x twice as fp16; x must be exact in fp16.
 DSV32_DEVICE uint32_t twice(float x) { return pack_f16(x, x); }
-// x twice as fp16, which has it: sign, exponent and the upper ten bits of the fraction.
+// The same as a constant: sign, exponent and the upper ten bits of the fraction.
 constexpr uint32_t halves(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   const uint32_t half = (bits >> 16 & 0x8000u) | ((bits >> 23 & 0xffu) - 112) << 10 | (bits >> 13 & 0x3ffu);
   return half << 16 | half;
 }
 static_assert(halves(1) == 0x3c003c00u && halves(-1056) == 0xe420e420u);
-// Masks leave codes in the lower ten bits of this: 1024 and the code, times a power of two where it lies
+// Masks put codes into the lower ten bits of this: 1024 + code, the code times a power of two if it lies
 // higher.
 constexpr uint32_t kThousand = halves(1024);
-constexpr uint32_t kTwoBitsLess = halves(4) - halves(1);  // from a power of two to four times as much
-// Two bytes of a word as fp16: the selector names them and, as 4, the 0x64 above each.
+constexpr uint32_t kTwoBitsLess = halves(4) - halves(1);  // bits between x and 4 x
+// Two bytes of a word as fp16. The selector names them, and 4 for the 0x64 above each.
 DSV32_DEVICE uint32_t bytes_to_halves(uint32_t word, uint32_t selector) {
   return subtract2(__byte_perm(word, 0x64646464u, selector), halves(1024));
 }
-// (x & mask) | bits in one instruction: of two constants the compiler makes two.
+// (x & mask) | bits in one instruction; with two constants the compiler makes two.
 DSV32_DEVICE uint32_t mask_onto(uint32_t x, uint32_t mask, uint32_t bits) {
   uint32_t out;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(x), "r"(mask), "r"(bits));
   return out;
 }
 
-// n words from an even address.
+// Loads n words from an even address.
 template <int n>
 DSV32_DEVICE void load_words(const uint8_t* p, uint32_t (&out)[n]) {
   const uint32_t shift = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p) % 4);
@@ -128,8 +128,8 @@ DSV32_DEVICE void load_aligned(const uint8_t* p, uint32_t (&out)[n]) {
   }
 }
 
-// The place of a value in a block of 256 of which a lane has 64, as what Codes divides: the compiler then
-// sees what does not depend on the lane.
+// A value's place in a block of 256 of which a lane has 64, for Codes to divide: the compiler then sees which
+// results do not depend on the lane.
 struct LanePlace {
   int lane, rest;  // 64 i, and a constant below 64
 
@@ -146,12 +146,11 @@ inline constexpr bool kHasSigns = requires {
 template <TensorType kType>
 inline constexpr bool kIsIq4 = kType == TensorType::iq4_xs || kType == TensorType::iq4_nl;
 
-// What a lane i does in every step alike: made once, and kept in registers where steps follow each other. All
-// lanes of a warp make one.
+// Values that a lane i needs in every step, made once and kept in registers. All lanes of a warp make one.
 template <TensorType kType>
 struct Lane {
   int i;
-  uint32_t above;          // of a byte, as 1024 and more
+  uint32_t above;          // 0x64 above a byte makes 1024 + byte
   uint32_t magnitudes[2];  // kHasSigns
 
   DSV32_DEVICE Lane(int lane) : i(lane), above(hidden(0x64646464u)), magnitudes{} {
@@ -161,25 +160,25 @@ struct Lane {
   }
 };
 
-// Any type: codes four at a time. Every LaneRow has
-// load(row, lane): row: the step's first byte; lane: which of the four
-// piece(p): eight values over d, in the order of the head of this file
-// d, which the step's sums are multiplied by; kHasSums: dmin and mins, the operand of the minima's products
+// Any type, four codes at a time. Every LaneRow has
+// load(row, lane): row: the step's first byte; lane: the lane's constants
+// piece(p): eight values over d, in the order described in the head of this file
+// d: the factor of the step's sums. kHasSums: dmin, and mins, the operand of the products with the mins
 template <TensorType kType>
 struct LaneRow {
   using Format = Codes<kType>;
   static constexpr bool kHasD = Format::kBlockValues == 256, kHasWords = kType == TensorType::q8_0;
   static constexpr int kCols = Steps<kType>::kCols / 4, kGroups = kCols / Format::kGroup;
 
-  const uint8_t* from;            // the lane's first block, or the only one
+  const uint8_t* from;            // the block of 256, or the lane's first block
   int lane;                       // i
   uint32_t above, magnitudes[2];  // Lane's
   uint32_t factor[kGroups];
-  uint32_t min[kGroups];  // kHasD: takes the bias off, which is an integer of few bits times the factor
+  uint32_t min[kGroups];  // kHasD: subtracts the bias times the factor, an integer of few bits
   uint32_t words[kHasWords ? kCols / 4 : 1];
   float d = 1;
 
-  // Of a value of the lane's: its block, and the place there.
+  // The block of a value of this lane, and its place in the block.
   DSV32_DEVICE const uint8_t* block(int value) const {
     return kHasD ? from : from + value / Format::kBlockValues * Format::kBlockBytes;
   }
@@ -212,7 +211,7 @@ struct LaneRow {
     if constexpr (kHasSigns<kType>) {
       const int value = 8 * p, group = value / Format::kGroup;
       const Signed8 of = Format::signed8(block(value), place(value / 16 * 16), value % 16, grid);
-      const uint32_t signs = of.signs * 0x4001u;  // those of a pair 16 bits apart
+      const uint32_t signs = of.signs * 0x4001u;  // signs of a pair end up 16 bits apart
       const uint32_t both[2] = {select_bytes(magnitudes[0], magnitudes[1], of.codes[0]),
                                 select_bytes(magnitudes[0], magnitudes[1], of.codes[1])};
       DSV32_UNROLL for (int k = 0; k < 4; ++k) {
@@ -250,7 +249,7 @@ requires kIsIq4<kType>
 struct Lane<kType> {
   int i;
   uint32_t above;
-  uint32_t values[4];  // of the nibbles, and 128
+  uint32_t values[4];  // of the nibbles, plus 128
 
   Lane() = default;
   DSV32_DEVICE Lane(int lane) : i(lane), above(hidden(0x64646464u)) {
@@ -264,8 +263,8 @@ struct Lane<kType> {
   }
 };
 
-// IQ4: a nibble is the place in a table of 16 values. A word's lower nibbles are values of the first half of
-// a group of 32, the upper ones those 16 further.
+// IQ4: a nibble is an index into a table of 16 values. A word's lower nibbles are values of the first half of
+// a group of 32, the upper nibbles are the values 16 further.
 template <TensorType kType>
 requires kIsIq4<kType>
 struct LaneRow<kType> {
@@ -284,7 +283,7 @@ struct LaneRow<kType> {
       const uint2 head = {from[0], from[1]};
       DSV32_UNROLL for (int k = 0; k < 8; ++k) words[k] = from[2 + 8 * lane.i + k];
       d = unpack_f16(head.x).x;
-      // Of two scales four lower bits each, and two upper ones.
+      // Two scales, of each the four lower bits and the two upper ones.
       const uint32_t low = head.y >> (8 * lane.i), high = head.x >> (16 + 4 * lane.i);
       uint32_t both = mask_onto(low, 0xfu, kThousand);
       both = mask_onto(low << 12, 0xf0000u, both);
@@ -321,14 +320,15 @@ struct LaneRow<kType> {
   }
 };
 
-// Q4_K, Q5_K: a lane has two of eight scales and minima of six bits; those of lanes i >= 2 are in two places.
+// Q4_K, Q5_K: a lane has two of eight scales and mins of six bits. Those of lanes i >= 2 are stored in two
+// places.
 template <TensorType kType>
 requires kIsK45<kType>
 struct Lane<kType> {
   int i;
   uint32_t own;          // selects the lane's bytes of two words
-  uint32_t factor;       // takes the bits of the first words to the bytes' uppermost
-  uint32_t first, last;  // those bits, and the ones of the last word
+  uint32_t factor;       // shifts the bits of the first words to the top of their bytes
+  uint32_t first, last;  // masks of those bits and of the bits of the last word
 
   DSV32_DEVICE Lane(int lane)
       : i(lane),

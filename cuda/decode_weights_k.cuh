@@ -1,5 +1,5 @@
-// A lane's weights of a step as fp16 (decode_weights.cuh): Q2_K to Q6_K, whose codes are fields of bytes and
-// whose scales are integers of few bits.
+// A lane's weights of a step as fp16 (decode_weights.cuh): Q2_K to Q6_K. Their codes are bit fields, their
+// scales integers of few bits.
 #pragma once
 
 #include "cuda/decode_weights.cuh"
@@ -7,14 +7,14 @@
 namespace dsv32::cuda::decode {
 
 // Lower nibbles are the codes of an even group of 32, upper nibbles those of the next. Q5_K's fifth bits: a
-// byte for the same value of all eight groups.
+// byte has those of one value of all eight groups.
 template <TensorType kType>
 requires kIsK45<kType>
 struct LaneRow<kType> {
   static constexpr bool kHasD = true, kIsFive = kType == TensorType::q5_k;
 
   uint32_t words[8], fifth[kIsFive ? 8 : 1];
-  uint32_t scale[2], constant[2];  // of the nibbles where they lie: takes 1024 off
+  uint32_t scale[2], constant[2];  // for nibbles where they lie; the constant subtracts 1024
   uint32_t mins[1];
   float d, dmin;
   int i;
@@ -26,7 +26,7 @@ struct LaneRow<kType> {
     const uint4 head = *reinterpret_cast<const uint4*>(row);
     const float2 both = unpack_f16(head.x);
     d = both.x, dmin = both.y;
-    // Bytes: two scales, two minima, four times each (k_scales).
+    // Bytes: two scales, two mins, all times four (k_scales).
     const uint32_t upper = __byte_perm(head.y, head.z, lane.own) * lane.factor,
                    lower = __byte_perm(head.w * 4, head.w >> 2, lane.own),
                    all = (upper & lane.first) | (lower & lane.last);
@@ -56,15 +56,15 @@ struct LaneRow<kType> {
   }
 };
 
-// Each two bits of a byte are the code of another group of 16. Q3_K's third bits: a byte for the same value
-// of eight groups. Lanes i: the half i / 2 of a block, bytes 16 (i % 2).. of it.
+// Each two bits of a byte are a code of another group of 16. Q3_K's third bits: a byte has those of one value
+// of eight groups. Lane i has half i / 2 of a block, from byte 16 (i % 2) on.
 template <TensorType kType>
 requires kIsK23<kType>
 struct LaneRow<kType> {
   static constexpr bool kHasD = true, kIsThree = kType == TensorType::q3_k;
 
   uint32_t words[4], third[kIsThree ? 4 : 1];
-  uint32_t scale[4], constant[4];  // of the codes where they lie, 4^k times too large
+  uint32_t scale[4], constant[4];  // for codes where they lie, 4^k times too large
   uint32_t mins[2];
   float d, dmin;
 
@@ -73,7 +73,7 @@ struct LaneRow<kType> {
     if constexpr (kIsThree) {
       load_words(row + 32 + 32 * half + 16 * odd, words);
       load_words(row + 16 * odd, third);
-      uint32_t packed[3];  // scales: lower four bits, the same, upper two
+      uint32_t packed[3];  // scales: two words of lower four bits, one of upper two bits
       load_words(row + 96, packed);
       DSV32_UNROLL for (int k = 0; k < 3; ++k) packed[k] >>= 4 * half + 8 * odd;
       DSV32_UNROLL for (int k = 0; k < 4; ++k) {
@@ -82,8 +82,9 @@ struct LaneRow<kType> {
                        both = (packed[k / 2] & 0x0f0f0f0fu) | (upper & 0x30303030u),
                        s = __byte_perm(both, 0x64646464u, k % 2 ? 0x4242 : 0x4040);
         scale[k] =
-            fma2(s, halves(1) - k * kTwoBitsLess, halves(-1056) - k * kTwoBitsLess);  // less 32, times 4^-k
-        // 1024 and a code's bias, which but for the first group times a scale is an fp16 number.
+            fma2(s, halves(1) - k * kTwoBitsLess, halves(-1056) - k * kTwoBitsLess);  // minus 32, times 4^-k
+        // Minus 1024 and the code's bias. Except in the first group their product with a scale is exact in
+        // fp16.
         constant[k] = multiply2(scale[k], halves(-1024) + (0x00040004u << 2 * k));
       }
       d = Codes<kType>::d(row);
@@ -123,8 +124,8 @@ struct LaneRow<kType> {
   }
 };
 
-// Lanes i: the half i / 2 of a block, and of it 32 bytes of four bits and two of the four pairs of bits of 32
-// more: values from 32 (i % 2) on, and 64 further.
+// Lane i has half i / 2 of a block: the 32 values from 32 (i % 2) on, and those 64 further. They are 32 bytes
+// of four lower bits, and two of the four bit pairs of 32 bytes more.
 template <>
 struct LaneRow<TensorType::q6_k> {
   using Format = Codes<TensorType::q6_k>;
@@ -139,15 +140,15 @@ struct LaneRow<TensorType::q6_k> {
     load_words(row + 32 * i, words);
     load_words(row + 128 + 32 * (i / 2), upper);
     d = Format::d(row);
-    // Four scales with a sign, two and two beside each other.
+    // Four signed scales: two neighbours, and two neighbours four bytes on.
     const auto* pairs = reinterpret_cast<const uint16_t*>(row + 192 + i / 2 * 8 + i % 2 * 2);
     const uint32_t all = (pairs[0] | static_cast<uint32_t>(pairs[2]) << 16) ^ 0x80808080u;
     DSV32_UNROLL for (int k = 0; k < 4; ++k) scale[k] =
         subtract2(__byte_perm(all, 0x64646464u, 0x4040 | k << 8 | k), halves(1024 + 128));
     DSV32_UNROLL for (int k = 0; k < 2; ++k) constant[k] = multiply2(scale[2 + k], halves(-96));
   }
-  // Lower nibbles become 1024 and the code. Upper ones lie 16 times as high: with another exponent it is 64
-  // and the code, and less 32 a bias whose product with a scale is an fp16 number.
+  // Lower nibbles become 1024 + code. Upper nibbles lie 16 times as high: with the exponent of 64 they make
+  // 64 + code. Subtracting 64 and the bias 32, 96 in all, times a scale is exact in fp16.
   DSV32_DEVICE uint4 piece(int p, const uint32_t*) const {
     const int high = p / 4;
     uint32_t out[4];

@@ -1,20 +1,19 @@
-// Weight rows times 17 to 80 vectors on Hopper, with the bits of decode_columns.cu.
+// Multiplies weight rows by 17 to 80 vectors on Hopper, with the same bits as decode_columns.cu.
 //
-// The products of four warps together (wgmma) add up as those of one do: 16 columns at a time into f32, and
-// which 16 is free. So x lies in shared memory in the order in which a lane takes weights apart (column_of),
-// and weights come from registers, as in decode_steps.cuh. While the tensor cores work, the warps take the
-// next piece apart.
+// A product of four warps (wgmma) adds as a product of one warp does: 16 columns at a time into f32. Which 16
+// is free, so x lies in shared memory in the order in which a lane decodes weights (column_of), and weights
+// come from registers, as in decode_steps.cuh. While the tensor cores work, the warps decode the next piece.
 //
-// A block has 64 rows, of a gated product 32 of W0 and the same 32 of W1. Its two groups of four warps share
-// the columns as the sum does: the first half of the units and the second (sum_units).
+// A block has 64 rows; of a gated product 32 rows of W0 and the same 32 of W1. Its two groups of four warps
+// divide the units in halves as sum_units() does: the first group has the first half.
 #include "cuda/decode_wide.cuh"
 
 namespace dsv32::cuda {
 namespace decode {
 namespace {
 
-// Makes x fp16. A team of lanes has a step of a column; grid: teams.
-// Layout: WideX. Bound by bytes: 1024 read and some 550 written a step of 256.
+// Rounds x to fp16. A team of lanes makes a step of a column; grid: teams. Layout: WideX. Bound by bytes:
+// 1024 read and some 550 written per step of 256.
 template <TensorType kType, int kN>
 __global__ void make_wide_kernel(const __grid_constant__ DecodeRows rows, const WideX to, bool is_x_aligned) {
   using X = Record<kType>;
@@ -55,15 +54,15 @@ __global__ void make_wide_kernel(const __grid_constant__ DecodeRows rows, const 
 
 constexpr int kLoadRegisters = 88, kProductRegisters = 208;  // 128 * 88 + 256 * 208 = 384 * 168
 
-// What products have written is read after this.
+// Sums that products have written are read after this.
 template <int n>
 DSV32_DEVICE void take_sums(float (&sums)[n]) {
   DSV32_UNROLL for (int k = 0; k < n; ++k) asm volatile("" : "+f"(sums[k])::"memory");
 }
 
-// Adds the products of a step of the 16 rows of each of four warps and kN columns, as add_step() does. next:
-// the lane's rows g and g + 8 of the step; load_next() replaces them by the next step's while the last
-// products are under way.
+// Adds the products of a step, as add_step() does, for kN columns and 16 rows of each of four warps. next:
+// the lane's rows g and g + 8 of this step; load_next() replaces them by those of the next step while the
+// last products run.
 template <TensorType kType, int kN, typename LoadNext>
 DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], LaneRow<kType> (&next)[2], XStages<kType, kN>& x,
                                 const uint32_t* grid, const LoadNext& load_next) {
@@ -80,7 +79,7 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], LaneRow<kType> (&next)[2]
     uint4 a[2];
     DSV32_UNROLL for (int r = 0; r < 2; ++r) a[r] = row[r].piece(p, grid);
     if (k > 0 && k % kEach == 0) {
-      wgmma_wait<0>();  // of all pieces of the first part
+      wgmma_wait<0>();  // for all pieces of the first part
       x.release();
     }
     if (k % kEach == 0) stage = x.wait(), first = plain_operand(stage);
@@ -100,7 +99,7 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], LaneRow<kType> (&next)[2]
     const uint32_t b = first + (Step::kSums - Step::kFirst >> 4);
     wgmma_begin();
     DSV32_UNROLL for (int k = 0; k < X::kGroups / 2; ++k) {
-      // Two groups: the same minima by what the sums are and by what their rounding left.
+      // Two groups: the same mins times the sums, and times the sums' rounding errors.
       const int second = X::kGroups == 4 ? 1 : 0;
       wgmma<kN>(c[1], {row[0].mins[0], row[1].mins[0], row[0].mins[second], row[1].mins[second]},
                 whole_plain_operand(b + k * (Step::kOperand >> 4)), k > 0);
@@ -126,8 +125,8 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], LaneRow<kType> (&next)[2]
 
 constexpr int kProductsBarrier = 1;  // named barrier of the warps that multiply
 
-// A thread's pairs of sums of neighbouring columns in a slot [rows of the block, kN + 2], and the first's
-// place among its sums.
+// Calls work(pair, k) for a thread's pairs of sums of neighbouring columns in a slot [rows of the block, kN +
+// 2]; k: the place of the pair's first among the thread's sums.
 template <int kN, typename Work>
 DSV32_DEVICE void with_own_pairs(float* slot, const Work& work) {
   constexpr int kRowSums = kN + 2;
@@ -137,7 +136,7 @@ DSV32_DEVICE void with_own_pairs(float* slot, const Work& work) {
       work(*reinterpret_cast<float2*>(own + k % 2 * 8 * kRowSums + k / 2 * 8), k * 2);
 }
 
-// Writes y of the block's rows of an item from its sums.
+// Writes y of the block's rows of an item.
 template <int kN>
 DSV32_DEVICE void finish_item(const DecodeRows& rows, const WideX& x, const WideCut& cut,
                               const BlockItem& item, const float* sums) {
@@ -161,8 +160,8 @@ DSV32_DEVICE void finish_item(const DecodeRows& rows, const WideX& x, const Wide
   }
 }
 
-// The part of a warp that multiplies. The first half leaves its sums in shared memory, the second adds its
-// own to them: those of a part are added to the parts' before.
+// What a multiplying warp does. The first half stores its sums in shared memory; the second half adds its own
+// to them, and both to the sums of the parts before.
 template <TensorType kType, int kN>
 DSV32_DEVICE void multiply_half(const DecodeRows& rows, const Layout& layout, const WideX& x,
                                 const WideCut& cut, XStages<kType, kN> x_stages, int half,
@@ -219,21 +218,21 @@ DSV32_DEVICE void multiply_half(const DecodeRows& rows, const Layout& layout, co
       sync_at<kThreads>(kProductsBarrier);
     }
     finish_item<kN>(rows, x, cut, item, totals);
-    sync_at<kThreads>(kProductsBarrier);  // until all is read
+    sync_at<kThreads>(kProductsBarrier);  // until all sums are read
   }
 }
 
 #endif
 
 // y as in decode_rows_kernel, for chunks of up to kN tokens.
-// Blocks are persistent over items; warps 0 to 3 bring in weights and x, warps 4 to 7 multiply the first half
-// of the units, 8 to 11 the second, each its own 16 rows.
+// Blocks are persistent over items. Warps 0 to 3 load weights and x, warps 4 to 7 multiply the first half of
+// the units, 8 to 11 the second, each its own 16 rows.
 // Layout: head of this file; rings of x of both halves, rings of their weights, then the sums.
-// Instructions (some 480 of a warp a step of 256 columns, half of the issue slots), products (40 % of the
-// tensor cores) and copies hide behind each other; of 50 us of 64 tokens 42 are left without any arithmetic.
-// Measured (H100, 2026-11-25): Q4_K 7168 x 16384 of 32, 33, 64, 80 and 128 tokens 39, 45, 50, 67 and 90 us,
-// the last 333 TFLOP/s where fp16 products of prompts reach 673. With 80 columns registers are spilled and
-// three halves of a step of x fit instead of four, which costs less than taking the weights apart twice.
+// Instructions (some 480 per warp and step of 256 columns, half of the issue slots), products (40 % of the
+// tensor cores) and copies overlap; without any arithmetic 42 of the 50 us of 64 tokens remain. Measured
+// (H100, 2026-11-25): Q4_K 7168 x 16384 of 32, 33, 64, 80 and 128 tokens 39, 45, 50, 67 and 90 us, the last
+// 333 TFLOP/s where fp16 products of prompts reach 673. 80 columns spill registers and leave room for three
+// halves of a step of x instead of four; decoding the weights twice would cost more.
 template <TensorType kType, int kN>
 __global__ void __launch_bounds__(kAllThreads, 1)
     decode_wide_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
@@ -278,7 +277,7 @@ __global__ void __launch_bounds__(kAllThreads, 1)
 #endif
 }
 
-// Returns whether a block's shared memory has room; if not, nothing is done.
+// Returns false, and launches nothing, if a block's shared memory is too small.
 template <TensorType kType, int kN>
 bool launch_wide(DecodeRows rows, const Layout& layout, bool is_gated, int n_chunk, const Launch& launch) {
   using X = Record<kType>;
@@ -309,7 +308,7 @@ bool launch_wide(DecodeRows rows, const Layout& layout, bool is_gated, int n_chu
   return true;
 }
 
-// Calls work.operator()<width>(), of the widths that choose.h gives the type.
+// Calls work.operator()<width>(); choose.h lists the widths of each type.
 template <TensorType kType, typename Work>
 void with_width(int width, const Work& work) {
   if (width == 32) return work.template operator()<32>();

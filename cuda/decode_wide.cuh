@@ -1,6 +1,6 @@
-// How x and weights come to the products of decode_wide.cu: what a step is in shared memory, how the work is
-// cut, and the warps that load. The two halves of a sum's units are two streams of steps, each with a pipe of
-// x and one of weights; loaders run ahead from item to item.
+// How x and weights are loaded for decode_wide.cu: the layout of a step in shared memory, how the work is
+// divided, and the loading warps. The two halves of a sum's units are two streams of steps, each with a ring
+// of x and a ring of weights; loaders run ahead across items.
 #pragma once
 
 #include "cuda/decode_problem.cuh"
@@ -11,11 +11,11 @@ constexpr int kHalves = 2, kHalfWarps = kWarps / kHalves;
 constexpr int kLoadThreads = 128, kAllThreads = kLoadThreads + kThreads;
 constexpr int kLogBlockRows = 6, kBlockRows = 1 << kLogBlockRows, kMostXStages = 8;
 static_assert(kBlockRows == kHalfWarps * kBandTile);
-constexpr int kWeightStages = 3, kLoadWarps = 4;  // of which two are a half's
+constexpr int kWeightStages = 3, kLoadWarps = 4;  // load warps: two per half
 
-// x of a step and kN columns: the operands of its products in order, 16 columns each (plain_operand), those
-// of the minima's products, then the columns' units. Of more than 32 columns it comes in two parts, half of
-// the pieces each.
+// x of a step and kN columns: the operands of its products in order, 16 columns each (plain_operand), then
+// the operands of the products with the mins, then the columns' units. With kN > 32 it comes in two parts,
+// each half of the pieces.
 template <TensorType kType, int kN>
 struct WideStep {
   using X = Record<kType>;
@@ -25,7 +25,7 @@ struct WideStep {
                        kBytes = kUnits + 4 * kN, kLast = kBytes - kFirst, kStage = (kLast + 127) / 128 * 128;
   static_assert(kFirst % 16 == 0 && kLast % 16 == 0);
 
-  // Of an operand: where column c has the word (two values) of lane i that is the products' first or second.
+  // Offset in an operand of a word (two values) of column c and lane i. second: the products' second word.
   static DSV32_DEVICE int word_at(int c, int i, int second) {
     return c / 8 * 256 + second * 128 + c % 8 * 16 + 4 * i;
   }
@@ -37,14 +37,15 @@ struct WideX {
   int n_columns, n_chunk, n_chunks, n_steps;  // n_chunk: tokens of a chunk
 };
 
-// How the work is cut. An item is a group of the rows that a block has and a chunk of tokens of a problem.
+// How the work is divided. An item is a group of the rows that fit a block, and a chunk of a problem's
+// tokens.
 struct WideCut {
   bool is_gated;
   int n_groups, n_items;
   int n_x_stages;
 };
 
-// A stage of a half's weights: a step of the block's rows.
+// A stage of a half's weights: one step of the block's rows.
 template <TensorType kType>
 constexpr int kWarpStage = Steps<kType>::kSlot* kBandTile;
 template <TensorType kType>
@@ -52,7 +53,7 @@ constexpr int kWeightStage = kWarpStage<kType>* kHalfWarps;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The units of a half, and its steps of a part of the columns (Layout::n_split).
+// The units of a half, and its steps in one of the n_split parts of the steps.
 struct Half {
   int first_unit, end_unit, begin, end;
 
@@ -83,7 +84,7 @@ struct RingBarriers {
   }
 };
 
-// The matrix of a block's group of rows, and the first of them.
+// The matrix and the first row of a block's group of rows.
 DSV32_DEVICE const DecodeRows::Matrix& matrix_of_group(const DecodeRows& rows, const WideCut& cut, int group,
                                                        int* first_row) {
   int first_group;
@@ -92,7 +93,7 @@ DSV32_DEVICE const DecodeRows::Matrix& matrix_of_group(const DecodeRows& rows, c
   return matrix;
 }
 
-// Where a step of the block's tile of 16 rows lies for a lane.
+// Where a step of one of the block's tiles of 16 rows lies for a lane.
 template <TensorType kType>
 DSV32_DEVICE StepPlace place_tile(const DecodeRows& rows, const WideCut& cut, const BlockItem& item, int tile,
                                   int step) {
@@ -105,8 +106,8 @@ DSV32_DEVICE StepPlace place_tile(const DecodeRows& rows, const WideCut& cut, co
   return at;
 }
 
-// The part of a warp that loads: two tiles of a half's weights, and the first warp x. Weights do not wait for
-// the kernel ahead.
+// What a loading warp does: it loads two tiles of a half's weights; the first warp also loads x. Weights do
+// not wait for the kernel ahead.
 template <TensorType kType, int kN>
 struct Loader {
   using Step = WideStep<kType, kN>;
@@ -145,7 +146,7 @@ struct Loader {
   DSV32_DEVICE void run(int half) {
     const bool loads_x = first_tile == 0 && threadIdx.x % 32 == 0;
     bool has_inputs = false;
-    int n_ahead = 0;  // steps whose weights are on their way before their x
+    int n_ahead = 0;  // steps whose weights were loaded before their x
     for (int item_at = blockIdx.x; item_at < cut.n_items; item_at += gridDim.x) {
       const BlockItem item(x, cut, item_at);
       const int64_t chunk = int64_t{item.problem / rows.x_sharing} * x.n_chunks + item.chunk;
@@ -174,7 +175,7 @@ struct Loader {
   }
 };
 
-// Of a warp that multiplies: its stages of x.
+// The stages of x as a multiplying warp sees them.
 template <TensorType kType, int kN>
 struct XStages {
   using Step = WideStep<kType, kN>;

@@ -1,5 +1,5 @@
-// Stored weights on the device, of any type: which there are, sixteen values at a time as f32, and where rows
-// lie.
+// Stored weights of any type on the device: the list of types, sixteen values at a time as f32, and where
+// rows lie.
 #pragma once
 
 #include <iterator>
@@ -9,7 +9,7 @@
 
 namespace dsv32::cuda {
 
-// F32, F16 and BF16 are no codes: one value at a time.
+// F32, F16 and BF16 have values instead of codes.
 template <TensorType kType>
 inline constexpr bool kIsFloat =
     kType == TensorType::f32 || kType == TensorType::f16 || kType == TensorType::bf16;
@@ -24,7 +24,7 @@ DSV32_DEVICE float load_float(const uint8_t* row, int64_t i) {
     return __uint_as_float(static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(row)[i]) << 16);
 }
 
-// The one list of what the kernels are made for.
+// The types for which kernels are compiled.
 constexpr TensorType kComputedTypes[] = {
     TensorType::f32,     TensorType::f16,    TensorType::bf16,  TensorType::q4_0,    TensorType::q4_1,
     TensorType::q5_0,    TensorType::q5_1,   TensorType::q8_0,  TensorType::q2_k,    TensorType::q3_k,
@@ -32,7 +32,7 @@ constexpr TensorType kComputedTypes[] = {
     TensorType::iq2_xxs, TensorType::iq2_xs, TensorType::iq2_s, TensorType::iq3_xxs, TensorType::iq3_s,
     TensorType::iq4_nl,  TensorType::iq4_xs, TensorType::mxfp4, TensorType::nvfp4};
 
-// Calls work.operator()<type>(). Throws Error{internal} for a type that is not computed.
+// Calls work.operator()<type>(). Throws Error{internal} for a type without kernels.
 template <typename Work>
 void with_type(TensorType type, const Work& work) {
   const auto try_all = [&]<size_t... i>(std::index_sequence<i...>) {
@@ -42,7 +42,7 @@ void with_type(TensorType type, const Work& work) {
     fail(ErrorKind::internal, format("no kernel reads weights of type %u", static_cast<unsigned>(type)));
 }
 
-// out [16]: values col..col+15 of a row, as the reference has them up to the rounding of one fma; col is a
+// out [16]: values col..col+15 of a row, equal to the reference up to the rounding of one fma; col is a
 // multiple of 16. grid: see fill_grid.
 template <TensorType kType>
 DSV32_DEVICE void dequantize16(const uint8_t* row, int64_t col, float* out, const uint32_t* grid) {
@@ -64,13 +64,13 @@ DSV32_DEVICE void dequantize16(const uint8_t* row, int64_t col, float* out, cons
 
 // ---- where a row of a matrix lies on the device: whole, or in a band (backend/matrix.h) ----
 
-// A step of a band's row, of a type that has codes.
+// A step of a band's row, for types with codes.
 template <TensorType kType>
 constexpr int kStepColumns = static_cast<int>(band_columns(kType));
 template <TensorType kType>
 constexpr int kStepBytes = kStepColumns<kType> / Codes<kType>::kBlockValues* Codes<kType>::kBlockBytes;
 
-// From one row of a band to the next, whether it is one or only 16 rows.
+// Bytes from one row of a band to the next. Rows that lie whole count as bands too.
 __host__ DSV32_DEVICE size_t row_apart(const WeightMatrix& w) {
   return w.step_bytes ? w.step_bytes : w.row_bytes;
 }
@@ -82,7 +82,7 @@ DSV32_DEVICE const uint8_t* row_of(const WeightMatrix& w, int64_t mat, int64_t r
          static_cast<size_t>(row % kBandRows) * row_apart(w);
 }
 
-// Of columns of a row, whole blocks.
+// Bytes of kColumns columns, whole blocks.
 template <TensorType kType, int kColumns>
 constexpr uint32_t span_bytes() {
   if constexpr (kIsFloat<kType>)
@@ -91,7 +91,7 @@ constexpr uint32_t span_bytes() {
     return kColumns / Codes<kType>::kBlockValues * Codes<kType>::kBlockBytes;
 }
 
-// From there to its columns from a multiple of kColumns on, number `span`; kColumns divides a step.
+// Offset in a row of its columns from span * kColumns on; kColumns divides a step.
 template <TensorType kType, int kColumns>
 DSV32_DEVICE uint32_t span_offset(bool in_bands, uint32_t span) {
   if constexpr (kIsFloat<kType>) {

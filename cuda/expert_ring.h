@@ -1,8 +1,8 @@
-// The ring in which experts from host memory arrive on a device.
+// The ring through which experts from host memory reach a device.
 //
-// It is divided into places for groups of neighbouring experts of a layer. Groups are copied in the order in
-// which they are wanted, on a stream of their own, as soon as a place is free, and are used in that order. So
-// the link goes on while a group is computed, and past the end of a layer with the next.
+// It is divided into places, each for a group of neighbouring experts of a layer. Groups are copied in the
+// order of use, on a stream of their own, as soon as a place is free. So the link stays busy while a group is
+// computed, and goes on with the next layer's experts at the end of a layer.
 #pragma once
 
 #include <array>
@@ -18,30 +18,29 @@ class ExpertRing {
  public:
   struct Group {
     ExpertStacks stacks;           // in host memory
-    int64_t first = 0;             // of the experts that share a place
-    std::vector<int32_t> experts;  // those that travel, ascending
+    int64_t first = 0;             // a multiple of n_together()
+    std::vector<int32_t> experts;  // the experts to copy, ascending
   };
 
-  // Of the device that is current. pinned: has the experts.
+  // On the current device. pinned: owns the experts' memory.
   explicit ExpertRing(PinnedMemory& pinned) : pinned_(pinned) {}
 
-  // Lets the ring lie in [memory, memory + n_bytes), aligned to kRingAlignment and divided for experts like
-  // these, at least two. What is in it stays if it lies there already, so divided. Throws Error{internal}
-  // when it is too small.
+  // Puts the ring into [memory, memory + n_bytes), aligned to kRingAlignment, divided for experts like these,
+  // at least two. Keeps the contents if memory and division stay the same. Throws Error{internal} when the
+  // memory is too small.
   void lie_in(uint8_t* memory, size_t n_bytes, const ExpertStacks& like, cudaStream_t stream);
   bool lies_in(const void* memory) const { return memory == memory_; }
   size_t n_bytes() const { return n_bytes_; }
-  // How many experts of such a layer share a place; their first is a multiple of that.
+  // How many experts of such a layer share a place; a group's first expert is a multiple of that.
   int64_t n_together(const ExpertStacks& stacks) const;
 
-  // These are wanted from now on, in this order, and nothing else: what is there, or on its way, of other
-  // groups is dropped.
+  // Sets the groups to copy, in the order of use. Drops all other groups in the ring or on their way.
   void want(const std::vector<Group>& groups);
-  // The next group, where it lies when `stream` gets here: matrix e of the result is expert e.
+  // Makes `stream` wait for the next group's copy. Matrix e of the result is expert e.
   ExpertStacks take(cudaStream_t stream);
-  // That group has been used when `stream` gets here.
+  // Frees that group's place once `stream` gets here.
   void give_back(cudaStream_t stream);
-  // When this returns no copy is under way, and nothing is known of what lies in the ring.
+  // Waits for all copies under way, and forgets what the ring holds.
   void forget();
 
  private:
@@ -62,10 +61,10 @@ class ExpertRing {
   uint8_t* memory_ = nullptr;
   size_t n_bytes_ = 0, n_places_ = 0, n_place_bytes_ = 0;
   std::array<Place, kMostPlaces> places_;
-  std::deque<size_t> free_;       // places that hold nothing that is wanted, the longest free one first
-  std::deque<Group> wanted_;      // whose copy is not enqueued yet
-  std::deque<Arrival> arrivals_;  // whose copy is, in the order of use; the first may be in use
-  Stream stream_;                 // of the copies; it goes when the last one is done
+  std::deque<size_t> free_;       // free places, the longest free one first
+  std::deque<Group> wanted_;      // groups whose copy is not enqueued yet
+  std::deque<Arrival> arrivals_;  // groups whose copy is, in the order of use; the first may be in use
+  Stream stream_;                 // of the copies; its destructor waits for the last one
 };
 
 }  // namespace dsv32::cuda

@@ -1,11 +1,10 @@
-// The gated products in decode: an MLP's, and the router and chosen experts of each token. Which experts is
-// known on the device only.
+// Gated products in decode: an MLP's, and the router and chosen experts of each token. The choice of experts
+// is known on the device only.
 //
-// Every use (token, k) of an expert is a problem of its own: h = silu(w1 x) * (w3 x) * weight, then w2 h; a
-// token's results are added in ascending k. With many tokens the uses are sorted by expert, so that its
-// weights are read once for all; a use's bits are the same either way. Of one token the router is beside the
-// shared expert's first product, and the shared expert's second product is one problem more of the chosen
-// ones'.
+// Every use (token, k) of an expert is one problem: h = silu(w1 x) * (w3 x) * weight, then w2 h. A token's
+// results are added in ascending k. With many tokens the uses are sorted by expert, so that its weights are
+// read once for all; a use's bits are the same either way. With one token the router runs beside the shared
+// expert's first product, and the shared expert's second product is one more problem of the chosen experts'.
 #include "cuda/decode_launch.cuh"
 
 namespace dsv32::cuda {
@@ -13,9 +12,9 @@ namespace {
 
 constexpr int kSortThreads = 1024;
 
-// Uses by expert, the runs of them, and the experts of each round.
-// One block; a thread a use, then an expert. Shared memory: `places`, of each expert its count and then where
-// its next use goes, and of each round the runs before it. What is before an expert are sums over lanes,
+// Sorts uses by expert; makes runs of them, and the list of each round's experts.
+// One block; a thread per use, then per expert. Shared memory: `places`, each expert's count, later where its
+// next use goes; then the number of runs before each round. What precedes an expert is summed over lanes,
 // warps and the kSortThreads experts before. An expert's uses are in any order: they are columns of one
 // product. Bound by latency.
 __global__ void __launch_bounds__(kSortThreads)
@@ -66,9 +65,9 @@ __global__ void __launch_bounds__(kSortThreads)
 }
 
 // y[t] = sum over k of x[t, k], in ascending order. With `h` there is one more x, the shared expert's: y =
-// that + the sum; h += y.
-// A thread four values; grid (columns, tokens). x [n_tokens, n_each, width], width a multiple of 4. Bound by
-// bytes.
+// that x + the sum; h += y.
+// A thread has four values; grid (columns, tokens). x [n_tokens, n_each, width], width a multiple of 4. Bound
+// by bytes.
 __global__ void sum_uses_kernel(const float4* x, float4* y, float4* h, int n_each, int width) {
   let_next_start();
   wait_for_inputs();
@@ -106,7 +105,7 @@ DecodeRows rows_of_gated(const GatedMatmul& op) {
   return rows;
 }
 
-// A problem a use.
+// Makes each use a problem.
 void set_uses(const RunExperts& op, const UseRuns& runs, DecodeRows& rows) {
   rows.n_problems = static_cast<int>(op.n_tokens * op.n_activated);
   rows.n_problems_token = static_cast<int>(op.n_activated);
@@ -115,7 +114,7 @@ void set_uses(const RunExperts& op, const UseRuns& runs, DecodeRows& rows) {
   rows.y_problem_stride = rows.matrices[0].n_rows;
 }
 
-// h [n_uses, inter].
+// Makes h [n_uses, inter].
 void run_gate_up(const RunExperts& op, const UseRuns& runs, bool is_x_older, float* h, const Launch& launch) {
   DecodeRows rows = decode::rows_of(op.w1);
   set_uses(op, runs, rows);
@@ -140,8 +139,8 @@ void run_gate_up(const RunExperts& op, const UseRuns& runs, bool is_x_older, flo
   gate(h, values, op.weights, {op.scales, op.experts}, n_values, op.w1.n_rows, launch);
 }
 
-// Whose uses have room in the scratch memory: of each use h and y, x as fp16, and w3's values where they are
-// apart. All experts are read again for each so many tokens.
+// The number of tokens whose uses fit the scratch memory: of each use h and y, x as fp16, and w3's values if
+// w1 and w3 are two products. Each such group of tokens reads all experts again.
 int64_t tokens_together(const RunExperts& op, const Workspace& scratch) {
   const int64_t n_values = op.n_activated * (3 * op.w1.n_rows + op.w2.n_rows) + op.w1.n_cols;
   return std::max<int64_t>(1, scratch.n_bytes_left() * 7 / 8 / (4 * n_values));
@@ -150,7 +149,7 @@ int64_t tokens_together(const RunExperts& op, const Workspace& scratch) {
 // y = the sums over each token's experts; see the head of this file.
 void run_together(const RunExperts& op, bool is_x_older, const Launch& launch) {
   const int64_t n_uses = op.n_tokens * op.n_activated;
-  // With many tokens, of weights that have codes.
+  // Uses are sorted with many tokens, if weights have codes.
   const bool have_codes = has_codes(op.w1.type) && has_codes(op.w3.type) && has_codes(op.w2.type);
   const bool are_sorted = choose_run(op.n_tokens, op.w1.n_mats, have_codes) > 0;
   const UseRuns runs = are_sorted ? sort_uses(op, 0, launch).runs_of(0) : UseRuns{};
@@ -160,7 +159,7 @@ void run_together(const RunExperts& op, bool is_x_older, const Launch& launch) {
   sum_uses(op, y, launch);
 }
 
-// Whether the shared expert's w2 may be one more of the chosen ones'.
+// Whether the shared expert's w2 may be a problem of the chosen experts' product.
 bool is_like_chosen(const RunExperts& op) {
   const WeightMatrix &w = op.shared.weight, &w2 = op.w2;
   return w.data && w.type == w2.type && w.n_rows == w2.n_rows && w.row_bytes == w2.row_bytes &&
@@ -169,7 +168,7 @@ bool is_like_chosen(const RunExperts& op) {
 
 bool is_joined(const RunExperts& op) { return op.n_tokens == 1 && is_like_chosen(op); }
 
-// The shared expert's w2 by itself, divided as it is when it is one of the chosen ones'.
+// The shared expert's w2 by itself, with sums divided as in the chosen experts' product.
 void run_shared(const RunExperts& op, const Launch& launch) {
   DecodeRows rows = decode::rows_of(op.shared);
   if (is_like_chosen(op)) rows.n_problems_token = static_cast<int>(op.n_activated);
@@ -179,7 +178,7 @@ void run_shared(const RunExperts& op, const Launch& launch) {
 }  // namespace
 
 void matmul_gated_decode(const GatedMatmul& op, const Launch& launch) {
-  if (!is_one_product(op.w1, op.w3)) return matmul_gated_apart(op, launch);  // in the same order of sums
+  if (!is_one_product(op.w1, op.w3)) return matmul_gated_apart(op, launch);  // same order of sums
   decode::launch_any<2>(rows_of_gated(op), {}, op.w1.type, launch);
 }
 

@@ -1,10 +1,10 @@
-// Routed experts for many tokens: uses are sorted by expert on the device, and products run over tiles of
-// them. How many tokens an expert has is known on the device alone: grids are as large as the worst case.
-// Every sum runs in a fixed order (columns ascending, a token's experts ascending).
+// Routed experts for many tokens. Uses are sorted by expert on the device, and products run over tiles of
+// uses. Only the device knows how many tokens an expert has, so grids are as large as the worst case. Every
+// sum has a fixed order (columns ascending, a token's experts ascending).
 //
-// Experts in host memory come through a ring in the window (expert_ring.h), and each group is added to all
-// tokens. A step of many tokens chooses nearly every expert, so all are sent, and those of the next layer
-// follow. Of a small step the choices are read first, which waits for the device.
+// Experts in host memory come in groups through a ring in the window (expert_ring.h); each group is added to
+// all tokens. A step of many tokens chooses nearly every expert, so all are copied, then those of the next
+// layer. In a small step the choices are downloaded first, which waits for the device.
 #include "backend/expert_window.h"
 #include "cuda/expert_ring.h"
 #include "cuda/gemm_tile.cuh"
@@ -12,21 +12,21 @@
 namespace dsv32::cuda {
 namespace {
 
-// Use u = t * n_activated + k: token t has expert experts[u]. Sorted by expert, then by u.
+// Use u = t * n_activated + k is token t's use of expert experts[u]. Sorted by expert, then by u.
 struct Uses {
   int32_t* uses;     // [n_uses] u of each place
   int32_t* tokens;   // [n_uses] t of each place
   int32_t* firsts;   // [n_experts] first place of each expert
   int32_t* counts;   // [n_experts]
-  TokenTile* tiles;  // [most_tiles] of a run of experts
+  TokenTile* tiles;  // [most_tiles] of a range of experts
   int32_t* n_tiles;  // [1]
 };
 
 constexpr int kListThreads = 1024;
 constexpr int kThreads = 256;
-constexpr int64_t kMostTokens = 65535;  // of a grid's second dimension
+constexpr int64_t kMostTokens = 65535;  // limit of a grid's second dimension
 
-// The sum over the block, for every thread.
+// The sum of x over the block, for every thread.
 __device__ int block_count(int x, int* partial) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   x = __reduce_add_sync(0xffffffffu, x);
@@ -36,9 +36,9 @@ __device__ int block_count(int x, int* partial) {
   return __reduce_add_sync(0xffffffffu, partial[lane]);
 }
 
-// Places of an expert's uses: first = uses of lower experts, then its own in ascending u. A block of 32 warps
-// an expert; 1024 uses at a time. Each block reads all ids, from L2, so that no atomic decides an order.
-// Bound by latency.
+// Lists an expert's uses: first = the number of lower experts' uses, then its own in ascending u. A block of
+// 32 warps per expert, 1024 uses at a time. Each block reads all ids, from L2, so that no atomic decides an
+// order. Bound by latency.
 __global__ void __launch_bounds__(kListThreads)
     list_uses_kernel(const int32_t* experts, int32_t n_uses, int32_t n_activated, Uses out) {
   __shared__ int partial[32];
@@ -71,9 +71,9 @@ __global__ void __launch_bounds__(kListThreads)
   }
 }
 
-// tiles = for each expert of [first, end), ascending, its places in runs of up to n_together, of which the
-// last two are equal where both fit tiles of n_middle. One block; a thread an expert, which adds up the tiles
-// of those before it. Bound by latency.
+// tiles = for each expert of [first, end), ascending, its places in pieces of up to n_together; the last two
+// are equal if both then fit tiles of n_middle. One block; a thread per expert, which adds up the tiles of
+// the experts before. Bound by latency.
 __global__ void list_tiles_kernel(int32_t first, int32_t end, int n_together, int n_middle, Uses out) {
   for (int expert = first + static_cast<int>(threadIdx.x); expert < end; expert += blockDim.x) {
     int at = 0;
@@ -87,9 +87,9 @@ __global__ void list_tiles_kernel(int32_t first, int32_t end, int n_together, in
   }
 }
 
-// y[t, c] (+)= sum over k ascending of weights[t, k] * out[t * n_activated + k, c], of the experts in [first,
-// end), for a slab of columns of y; the sum goes on where the experts before left it. A thread a value; grid
-// (columns, tokens). Bound by bytes: 4 n_activated read and 4 written a value.
+// y[t, c] (+)= sum over k ascending of weights[t, k] * out[t * n_activated + k, c] over the experts in
+// [first, end), for a slab of columns of y; the sum continues that of earlier experts. A thread per value;
+// grid (columns, tokens). Bound by bytes: 4 n_activated read and 4 written per value.
 __global__ void combine_kernel(const float* out, RunExperts op, int32_t first, int32_t end, bool has_sums,
                                int64_t column, int64_t n_cols) {
   const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x, token = blockIdx.y;
@@ -105,7 +105,7 @@ __global__ void combine_kernel(const float* out, RunExperts op, int32_t first, i
   if (is_new) *y = sum;
 }
 
-// Of n_experts, with at most n_uses.
+// For n_experts with at most n_uses in all.
 int64_t most_tiles(int64_t n_uses, int64_t n_experts) {
   return n_uses / kTileTokens + std::min(n_uses, n_experts);
 }
@@ -114,11 +114,11 @@ RoundedRows take_rows(int64_t n_rows, int64_t n_cols, const Launch& launch) {
   return {launch.workspace->take<__half>(n_rows * n_cols), launch.workspace->take<float>(n_rows)};
 }
 
-// The tokens of a step, made ready for their experts, which are then added in ascending order. What it
-// enqueues goes to the launch's stream, and its memory is of the launch's workspace.
+// Prepares a step's tokens for their experts, then adds the experts in ascending order. Enqueues on the
+// launch's stream; its memory is from the launch's workspace.
 class PromptExperts {
  public:
-  // How many of op's tokens fit n_scratch_bytes together, one at least; else throws Error{internal}.
+  // How many of op's tokens fit n_scratch_bytes together, at least one; else throws Error{internal}.
   static int64_t tokens_together(const RunExperts& op, size_t n_scratch_bytes);
   // Throws Error{internal} when the shapes of the matrices do not match.
   static void check(const RunExperts& op);
@@ -126,7 +126,7 @@ class PromptExperts {
   PromptExperts(const RunExperts& op, const Launch& launch);
 
   // y (+)= the weighted outputs of the experts [first, end); the first call writes every token's y. Matrix e
-  // of `stacks` is expert e; only those of the run need be there.
+  // of `stacks` is expert e; only those of [first, end) must be present.
   void add(const ExpertStacks& stacks, int64_t first, int64_t end);
 
  private:
@@ -137,9 +137,9 @@ class PromptExperts {
 
   const RunExperts op_;
   const Launch launch_;
-  const bool is_paired_;  // all products by multiply_pairs(): x_ and h_ are in turned order
+  const bool is_paired_;  // multiply_pairs() makes all products: x_ and h_ are in turned order
   const int64_t n_uses_;
-  const bool is_double_;                // tiles of tokens
+  const bool is_double_;                // tiles of up to kDoubleTokens
   const int64_t n_columns_, n_hidden_;  // padded widths of x and of the hidden values
   Uses uses_;
   RoundedRows x_, h_;     // by token; by place
@@ -179,7 +179,7 @@ PromptExperts::PromptExperts(const RunExperts& op, const Launch& launch)
       h_(take_rows(n_uses_, n_hidden_, launch)) {
   round_activations({op.x, op.w1.n_cols, 0, op.n_tokens, 1, op.w1.n_cols}, x_,
                     is_paired_ ? RowForm::turned : RowForm::scaled, launch);
-  if (n_hidden_ != op.w1.n_rows)  // the columns that pad it
+  if (n_hidden_ != op.w1.n_rows)  // zeros in the padding columns
     CUDA_CHECK(cudaMemsetAsync(h_.values, 0, static_cast<size_t>(n_uses_ * n_hidden_) * 2, launch.stream));
   const int64_t dim = op.w2.n_rows;
   slab_ = launch.workspace->n_bytes_left() / 4 / n_uses_;
@@ -205,7 +205,7 @@ Uses PromptExperts::list_uses() const {
   return uses;
 }
 
-// A token has an expert once.
+// A token uses an expert at most once.
 Product PromptExperts::over_tiles(const WeightMatrix& weight, int64_t first, int64_t end) const {
   const int64_t n_experts = end - first;
   Product product;
@@ -215,7 +215,7 @@ Product PromptExperts::over_tiles(const WeightMatrix& weight, int64_t first, int
   return product;
 }
 
-// h = silu(w1 x) * (w3 x), as fp16 (Output says in which units).
+// h = silu(w1 x) * (w3 x) as fp16, in units that Output describes.
 void PromptExperts::make_hidden(const ExpertStacks& stacks, int64_t first, int64_t end) {
   Product product = over_tiles(stacks.w1, first, end);
   product.x = x_.values, product.x_units = x_.units, product.x_columns = n_columns_;
@@ -235,7 +235,7 @@ void PromptExperts::make_hidden(const ExpertStacks& stacks, int64_t first, int64
   multiply(product, launch_);
 }
 
-// The weighted sums of w2 h, in slabs of y's columns whose products by use fit the scratch memory.
+// The weighted sums of w2 h, in slabs of y's columns: the products of all uses fit the scratch memory.
 void PromptExperts::combine(const WeightMatrix& w2, int64_t first, int64_t end) {
   for (int64_t column = 0; column < w2.n_rows; column += slab_) {
     WeightMatrix part = w2;
@@ -273,7 +273,7 @@ bool chooses_all(const RunExperts& op) {
   return chooses_all_experts(op.n_tokens * op.n_activated, op.w1.n_mats);
 }
 
-// By expert. Waits for the device when it is not all of them.
+// Whether each expert is chosen. Waits for the device, unless all are.
 std::vector<bool> chosen_experts(const RunExperts& op, cudaStream_t stream) {
   std::vector<bool> is_chosen(static_cast<size_t>(op.w1.n_mats), chooses_all(op));
   if (chooses_all(op)) return is_chosen;
@@ -295,15 +295,15 @@ void append_groups(const ExpertStacks& stacks, const std::vector<bool>& is_chose
   }
 }
 
-// Before the first step nobody knows how large the ring will be: then it is none.
+// Adds the next layer's groups. Before the first step the ring has no size: adds none.
 void announce(const ExpertStacks* next, const ExpertRing& ring, std::vector<ExpertRing::Group>& groups) {
   if (!next || ring.n_together(*next) == 0) return;
   const std::vector<bool> all(static_cast<size_t>(next->w1.n_mats), true);
   append_groups(*next, all, ring.n_together(*next), groups);
 }
 
-// What the scratch memory of the largest step so far leaves, and the link's share in decode, beside which the
-// announced experts stay; two experts at least: then tokens are computed in several runs.
+// Bytes of the ring: the window less the scratch memory of the largest step so far, and less the link's share
+// in decode, so that announced experts stay; at least two experts, even if tokens then need several runs.
 size_t ring_bytes(const RunExperts& op, size_t n_bytes_before) {
   const size_t n_least = kFewestPlaces * expert_ring_bytes(op);
   const ExpertScratch few(shape_of(op), ExpertScratch::kFewestColumns), all(shape_of(op));
@@ -318,7 +318,7 @@ size_t ring_bytes(const RunExperts& op, size_t n_bytes_before) {
 
 }  // namespace
 
-// When the division changes, neither stream goes on before the other has done what was for the old one.
+// When the division changes, each stream first waits for the other's work on the old one.
 void ExpertRing::lie_in(uint8_t* memory, size_t n_bytes, const ExpertStacks& like, cudaStream_t stream) {
   const size_t n_places = std::min(n_bytes / expert_ring_bytes(like), kMostPlaces);
   if (n_places < kFewestPlaces)
@@ -348,7 +348,7 @@ void ExpertRing::forget() {
   clear();
 }
 
-// What was announced has arrived in the order in which it is wanted now; choices leave gaps in that.
+// Announced groups were copied in the order of use. Those that are not chosen are dropped here.
 void ExpertRing::want(const std::vector<Group>& groups) {
   std::deque<Arrival> there;
   for (Arrival& arrival : arrivals_) {
@@ -369,9 +369,9 @@ void ExpertRing::copy_on() {
   }
 }
 
-// Neighbours go in one copy: a driver takes a thousand copies ahead. Fused gate and up are rows of a wider
-// matrix in host memory. A place whose group was dropped during its copy is free all the same: copies follow
-// one another.
+// Neighbouring experts go in one copy: a driver queues about a thousand. Fused gate and up are rows of a
+// wider matrix in host memory. A place whose group was dropped during its copy is free at once, because
+// copies run one after another.
 void ExpertRing::copy(const Group& group, size_t place) {
   places_[place].left.hold(stream_);
   const ExpertStacks to = in_place(group, place);
@@ -395,8 +395,8 @@ void ExpertRing::copy(const Group& group, size_t place) {
   places_[place].arrived.record(stream_);
 }
 
-// The matrices of a stack follow one another, and the views begin so far before them that the
-// group's first expert is where its stack begins in the place.
+// Each stack's matrices follow one another in the place. The views begin before it, so that matrix e is
+// expert e.
 ExpertStacks ExpertRing::in_place(const Group& group, size_t place) const {
   ExpertStacks there = group.stacks;
   auto at = reinterpret_cast<uintptr_t>(memory_) + place * n_place_bytes_;
@@ -428,7 +428,7 @@ void run_experts_prefill(const RunExperts& op, const Launch& launch) {
   if (op.n_tokens == 0 || op.w2.n_rows == 0) return;
   PromptExperts::check(op);
   const int64_t most = PromptExperts::tokens_together(op, launch.workspace->n_bytes_left());
-  const int64_t run = ceil_div(op.n_tokens, ceil_div(op.n_tokens, most));  // all as long
+  const int64_t run = ceil_div(op.n_tokens, ceil_div(op.n_tokens, most));  // runs of equal length
   for (int64_t token = 0; token < op.n_tokens; token += run) {
     Workspace scratch = *launch.workspace;
     PromptExperts(tokens_of(op, token, std::min(run, op.n_tokens - token)), launch.with(scratch))

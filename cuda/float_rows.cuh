@@ -1,18 +1,18 @@
-// Rows of F32 weights times vectors, in f32 without any rounding: routers, the indexer's weights_proj.
+// Multiplies rows of F32 weights by vectors in f32, without rounding operands: routers, the indexer's
+// weights_proj.
 //
-// Such matrices are small, so that launches and waiting are what they take: their blocks are the last ones of
-// a quantised product of the same x (beside.cuh). A thread has some columns of two rows in registers before
-// it waits for x. The order of a row's sum depends on its
-// number of columns alone.
+// Such matrices are small; launches and waiting take most of the time. So their blocks belong to the launch
+// of a quantised product of the same x (beside.cuh), and a thread loads some columns of two rows before it
+// waits for x. The order of a row's sum depends on its number of columns alone.
 #pragma once
 
 #include "cuda/decode_problem.cuh"
 
 namespace dsv32::cuda::decode {
 
-constexpr int kFloatRows = 2;               // of a block: two of a matrix, or one of each of two
-constexpr int kFloatTokens = kGroupTokens;  // that a block has room for: as many as a product beside it
-constexpr int kFloatHeld = 7;               // float4 of a row that a thread holds: 7168 columns a block
+constexpr int kFloatRows = 2;               // of a block: two of one matrix, or one of each of two
+constexpr int kFloatTokens = kGroupTokens;  // of a block: as many as of a product beside it
+constexpr int kFloatHeld = 7;               // float4 that a thread holds of a row: 7168 columns a block
 constexpr int kFloatColumns = 4 * kThreads * kFloatHeld;
 constexpr size_t kFloatSumBytes = kFloatTokens * kWarps * kFloatRows * sizeof(float);
 
@@ -23,10 +23,10 @@ DSV32_DEVICE float4 load_f32x4(const float* row, int col, int n_cols, bool is_al
   return {v[0], v[1], v[2], v[3]};
 }
 
-// The rows of job `job` of a problem, of at most kFloatTokens tokens. A block; a thread four columns of each
-// 1024. A warp's sums of each token are in `partial`, shared memory [kFloatTokens, kWarps, kFloatRows], added
-// in the warps' order. With mats the block has waited for its inputs, else it waits here. Bound by latency, a
-// token after the other.
+// Multiplies the rows of job `job` of a problem by at most kFloatTokens tokens. One block; a thread has four
+// columns of each 1024. `partial` is shared memory [kFloatTokens, kWarps, kFloatRows] for the warps' sums,
+// which are added in the warps' order. With mats the caller has waited for inputs; else it waits here. Bound
+// by latency, one token after another.
 template <int kMats>
 DSV32_DEVICE void float_rows(const DecodeRows& rows, int job, int problem, bool is_aligned, float* partial) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
@@ -80,27 +80,27 @@ DSV32_DEVICE void float_rows(const DecodeRows& rows, int job, int problem, bool 
 
 // ---- many vectors: the same sums in the same order, so that no token's bits depend on their number ----
 
-// Above, a row's sum is 256 threads' sums of every 256th four columns, added by warps; here each of the eight
-// blocks of a cluster has the columns of one of those warps, and a lane those of that lane. A warp has eight
-// rows times eight tokens in registers, 64 products for 16 values read; a block's warps make up to 32 rows
-// times 32 tokens.
+// In float_rows() a thread sums every 256th four columns, and the warps' sums are added. Here each of a
+// cluster's eight blocks has the columns of one of those warps, and a lane those of its lane. A warp has
+// eight rows times eight tokens in registers, 64 products per 16 values read; a block's warps make up to 32
+// rows times 32 tokens.
 
-constexpr int kSide = 8;       // rows of a warp, and tokens
-constexpr int kMostSides = 4;  // of a block, either way
+constexpr int kSide = 8;       // rows of a warp, and its tokens
+constexpr int kMostSides = 4;  // of a block, for rows and for tokens
 constexpr int kMostTileThreads = 32 * kMostSides * kMostSides;
-constexpr int kLaneColumns = 4;  // beside each other
+constexpr int kLaneColumns = 4;  // neighbouring columns
 
-// How a product is cut.
+// How a product is divided.
 struct FloatTiles {
-  int n_row_sides, n_token_sides;  // of a block: a warp has one of each
-  int n_split;                     // blocks of a cluster: kWarps, or 1 that does all one after the other
+  int n_row_sides, n_token_sides;  // of a block; a warp has one of each
+  int n_split;                     // blocks of a cluster: kWarps, or 1 that does all shares in turn
   int n_stages;
   bool is_aligned;
 
   __host__ __device__ int n_rows() const { return kSide * n_row_sides; }
   __host__ __device__ int n_tokens() const { return kSide * n_token_sides; }
   __host__ __device__ int n_threads() const { return 32 * n_row_sides * n_token_sides; }
-  // Float4 in a stage of the ring: 32 of each row and token.
+  // Float4 in a stage of the ring: 32 per row and token.
   __host__ __device__ int stage() const { return 32 * (n_rows() + n_tokens()); }
   __host__ __device__ size_t n_bytes() const {
     return static_cast<size_t>(n_stages * stage()) * sizeof(float4) +
@@ -108,8 +108,8 @@ struct FloatTiles {
   }
 };
 
-// The warp's sums of 64 values that each lane has one of: value i, as warp_sum() adds it up, comes to lane
-// i / 2 as its value i % 2. Lanes exchange halves of what they have, instead of all lanes all values.
+// Adds up 64 values over the warp's lanes, in warp_sum()'s order: the sum of v[i] goes to lane i / 2 as its
+// value i % 2. Lanes exchange halves of what they have left, instead of all values.
 template <int kOffset = 16>
 DSV32_DEVICE void spread_warp_sums(float (&v)[kSide * kSide], int lane) {
   const bool is_upper = lane & kOffset;
@@ -120,11 +120,11 @@ DSV32_DEVICE void spread_warp_sums(float (&v)[kSide * kSide], int lane) {
   if constexpr (kOffset > 1) spread_warp_sums<kOffset / 2>(v, lane);
 }
 
-// y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. Two matrices' rows take turns in a tile. Grid
-// (tiles of rows times n_split, problems, tiles of tokens), a warp kSide rows and tokens. Layout: a ring of
-// stages [rows, then tokens][32] float4, each the block's 128 columns of a step of 1024; behind it the
-// block's sums [tokens][rows], which the cluster adds in the order of the blocks. Bound by f32 products and
-// shared memory alike; of few tokens by latency.
+// y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. In a tile the rows of the two matrices
+// alternate. Grid (tiles of rows times n_split, problems, tiles of tokens); a warp has kSide rows and tokens.
+// Layout: a ring of stages [rows, then tokens][32] float4, each with the block's 128 columns of a step of
+// 1024; then the block's sums [tokens][rows], which the cluster adds in the order of the blocks. Bound by f32
+// products and shared memory alike; with few tokens by latency.
 template <int kMats>
 __global__ void __launch_bounds__(kMostTileThreads, 1)
     float_tiles_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ FloatTiles tiles) {
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   float4* ring = reinterpret_cast<float4*>(shared);
   float* block_sums = reinterpret_cast<float*>(ring + tiles.n_stages * stage);
 
-  if (rows.mats) wait_for_inputs();  // late: the next one may go by the same mats
+  if (rows.mats) wait_for_inputs();  // late: the next kernel may use the same mats
   let_next_start();
   const uint8_t* w = matrix.weights + mat_offset(rows);
   const float* x = rows.x + problem / rows.x_sharing * rows.x_problem_stride;
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   const auto column_of = [&](int step) {
     return step % n_steps * kStepColumns + (rank + step / n_steps) * (kStepColumns / kWarps);
   };
-  // Those past the last are that one again.
+  // Past the last row or token the last one is read again.
   const auto row_at = [&](int i) {
     return reinterpret_cast<const float*>(w + (kMats == 2 && i % 2 ? rows.gate_offset : 0) +
                                           min(first_row + i / kMats, matrix.n_rows - 1) * rows.row_bytes);
@@ -169,8 +169,8 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
         to[32 * i] = load_f32x4(from, col, rows.n_cols, false);
     }
   };
-  if (!rows.mats) {  // weights as far as L2 only: copies end in order, and those of x come later
-    constexpr int kLine = 32, kLines = kStepColumns / kWarps / kLine;  // of the block's columns of a step
+  if (!rows.mats) {  // weights to L2 only: copies end in order, and x's start later
+    constexpr int kLine = 32, kLines = kStepColumns / kWarps / kLine;  // the block's columns of a step
     for (int i = warp; i < n_rows; i += n_warps)
       for (int k = lane; k < kLines * n_steps_all; k += 32) {
         const int col = column_of(k / kLines) + k % kLines * kLine;
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
     float sums[kSide * kSide] = {};  // [token][row]
     DSV32_NO_UNROLL for (; step < part_end; ++step) {
       wait_until_pending(tiles.n_stages - 2);
-      __syncthreads();  // everyone's copies of this step are there, and nobody reads the step before any more
+      __syncthreads();  // all copies of this step are complete; all warps have read the step before
       if (step + tiles.n_stages - 1 < n_steps_all) put(step + tiles.n_stages - 1);
       commit_copies();
       if (!has_tokens) continue;
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
     }
     return sum;
   };
-  // Of what the cluster has, each block finishes a part.
+  // Each block finishes a part of the cluster's sums.
   const int n_results = n_rows / kMats * n_tokens / n_split;
   for (int k = static_cast<int>(threadIdx.x); k < n_results; k += static_cast<int>(blockDim.x)) {
     const int t = (rank * n_results + k) / (n_rows / kMats), r = (rank * n_results + k) % (n_rows / kMats);
@@ -237,10 +237,10 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
     DSV32_UNROLL for (int m = 0; m < kMats; ++m) sums[m] = sum_of(t * n_rows + r * kMats + m);
     finish_row<kMats>(rows, matrix, sums, problem, first_token + t, first_row + r);
   }
-  arrive_at_cluster(), wait_for_cluster();  // until all is read
+  arrive_at_cluster(), wait_for_cluster();  // until all sums are read
 }
 
-// The largest tiles with which there is a block for each multiprocessor.
+// The largest tiles with which each multiprocessor gets a block.
 inline FloatTiles choose_tiles(const DecodeRows& rows, int n_mats, int n_sms) {
   FloatTiles tiles{};
   const int n_sides = ceil_div(rows.n_tokens, kSide);

@@ -1,6 +1,6 @@
-// Products with weights in any GGUF format, dequantised on their way into the tile: one kernel per format.
+// Products with weights in any GGUF format, dequantised on their way into the tile; one kernel per format.
 //
-// Raw bytes come by cp.async, one span of columns ahead; a thread turns 64 values of its row into fp16 while
+// cp.async copies raw bytes one span of columns ahead; a thread converts 64 values of its row to fp16 while
 // the tensor cores work on the 64 before. An expert rarely has more tokens than a tile, so nearly every
 // weight is dequantised once.
 #include "cuda/weight_tile.cuh"
@@ -10,15 +10,14 @@ namespace {
 
 constexpr int kThreads = kTileThreads;
 
-// What a CTA keeps in shared memory.
+// Shared memory of a CTA.
 template <TensorType kType>
 struct Staging {
   static constexpr int shared_bytes(int n_tiles) {
     return (2 + n_tiles) * kTileBytes + 2 * RawSpan<kType>::kBytes + static_cast<int>(sizeof(TokenRows)) +
            4 * kGridWords<kType>;
   }
-  // Two tiles of weights, one being filled while the other is multiplied, as long as two CTAs fit a
-  // multiprocessor.
+  // Two tiles of weights, one to fill and one to multiply, if two CTAs then still fit a multiprocessor.
   static constexpr int kTiles = shared_bytes(2) <= 113 * 1024 ? 2 : 1;
   static constexpr int kAhead = kTiles - 1;  // steps from filling to multiplying
   static constexpr int kSharedBytes = shared_bytes(kTiles);
@@ -26,8 +25,8 @@ struct Staging {
 
 // y[t, r] = sum over c of f16(W[r, c]) * x[t, c], f32 sums in ascending c.
 // A CTA of one warpgroup makes up to 128 tokens x 128 rows; grid: product_grid().
-// Activations are copied one step ahead, raw weights one span ahead, and dequantised one step ahead where
-// shared memory holds two tiles; one barrier a step (two with one tile).
+// Activations are copied one step ahead, raw weights one span ahead. Weights are dequantised one step ahead
+// if shared memory holds two tiles; one barrier per step (two with one tile).
 // Bound by the weights' bytes with few tokens, by dequantising and the tensor cores with 128. Measured (H200,
 // 2026-11-21): 64 tokens, 18432 x 7168, Q4_K: 0.24 ms, 309 GB/s, 70 TFLOP/s.
 template <TensorType kType>
@@ -37,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
   extern __shared__ __align__(1024) uint8_t shared[];
   uint8_t* activations = shared;                  // [2, kTileBytes]
   uint8_t* tiles = shared + 2 * kTileBytes;       // [kTiles, kTileBytes]
-  uint8_t* raw = tiles + S::kTiles * kTileBytes;  // [2, kRawBytes]
+  uint8_t* raw = tiles + S::kTiles * kTileBytes;  // [2, Raw::kBytes]
   auto& token_rows = *reinterpret_cast<TokenRows*>(raw + 2 * Raw::kBytes);
   auto* grid = reinterpret_cast<uint32_t*>(&token_rows + 1);
   Place place;
@@ -62,8 +61,8 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
     load_span<kType>(rows_here, n_rows, first_span + span, shared_address(raw) + span % 2 * Raw::kBytes,
                      threadIdx.x);
   };
-  // Fills the tile of `step`; the steps before it are filled, so a span that it begins leaves the other half
-  // of raw free.
+  // Fills the tile of `step`. The steps before are filled, so at the first step of a span the other half of
+  // raw is free.
   const auto fill = [&](int step) {
     const int span = step / Raw::kSteps;
     fill_tile<kType>(raw + span % 2 * Raw::kBytes, rows_here, first_span + span, step % Raw::kSteps, grid,
@@ -85,8 +84,8 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
   }
   Sums sums = {};
   for (int step = 0; step < n_steps; ++step) {
-    // The newest group is a span that is not needed yet, unless it is the first or each step has a span of
-    // its own.
+    // The newest group of copies is a span that is not needed yet, except the first span, or where each step
+    // has its own span.
     if (Raw::kSteps == 1 || (S::kAhead == 0 && step == 0))
       wait_copies<0>();
     else

@@ -1,6 +1,5 @@
-// Products with weights that lie as fp16 rows of whole 16-byte pieces: a tensor of that type, or a
-// dequantised slab. Both operands come by cp.async, three steps deep. On Hopper gemm_f16_hopper.cu has the
-// same sums.
+// Products with weights that are fp16 rows of whole 16-byte pieces: a tensor of that type, or a dequantised
+// slab. cp.async copies both operands, three steps deep. gemm_f16_hopper.cu makes the same sums on Hopper.
 #include "cuda/gemm_tile.cuh"
 
 namespace dsv32::cuda {
@@ -13,7 +12,7 @@ constexpr int kStages = 3;
 constexpr int kStageBytes = (kWarpgroups + 1) * kTileBytes;
 constexpr int kSharedBytes = kStages * kStageBytes + static_cast<int>(sizeof(TokenRows));
 
-// Starts the copy of columns [column, column + 64) of the tile's rows; columns past the matrix become zero.
+// Starts the copy of columns [column, column + 64) of the tile's rows; columns past the matrix are zeros.
 DSV32_DEVICE void load_rows(const WeightMatrix& weight, const uint8_t* first, int64_t n_rows, int64_t column,
                             uint32_t to) {
   const int piece = threadIdx.x % 8;
@@ -72,8 +71,8 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_direct_kernel(const Prod
   store_sums(product, token_rows, tile, place.first_row + warpgroup * kTileRows, sums);
 }
 
-// y[t, r] = sum over i ascending of sums[i, t, r]. A thread a value. Bound by bytes, of L2: 4 n_splits read
-// and 4 written a value.
+// y[t, r] = sum over i ascending of sums[i, t, r]. A thread per value. Bound by bytes, from L2: 4 n_splits
+// read and 4 written per value.
 __global__ void add_splits_kernel(const float* sums, int64_t n_splits, int64_t n_values, int64_t n_rows,
                                   float* y, int64_t y_stride) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -101,7 +100,7 @@ bool is_direct(const WeightMatrix& weight) {
 }
 
 int64_t splits_of(int64_t n_rows, int64_t n_cols) {
-  constexpr int64_t kPlannedTiles = 16;  // of tokens: 2048 fill the device
+  constexpr int64_t kPlannedTiles = 16;  // tiles of 128 tokens: 2048 tokens fill the device
   constexpr int64_t kMostSplits = 8, kLeastSteps = 2 * kSplitSteps;
   const int64_t n_tiles = kPlannedTiles * ceil_div(n_rows, kRows), n_steps = ceil_div(n_cols, kStep);
   return std::max<int64_t>(1, std::min({kPlannedSms / n_tiles, n_steps / kLeastSteps, kMostSplits}));

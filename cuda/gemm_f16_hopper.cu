@@ -1,9 +1,8 @@
-// Products with fp16 weights on Hopper: as many CTAs as multiprocessors, each of which makes one tile after
-// the other.
+// Products with fp16 weights on Hopper: one CTA per multiprocessor; each makes one tile after another.
 //
-// Four warps load and eight multiply, so that a tile's first columns are there when the sums of the one
-// before have been written. A tile is 128 rows by 256 tokens: each four of the eight warps multiply 64 rows
-// by all tokens, so that most of shared memory is read once for 64 rows.
+// Four warps load and eight multiply, so a tile's first columns are in shared memory when the sums of the
+// tile before have been written. A tile is 128 rows by 256 tokens. Each group of four multiplying warps has
+// 64 rows and all tokens, so most of shared memory is read once per 64 rows.
 #include "cuda/gemm_tile.cuh"
 
 namespace dsv32::cuda {
@@ -17,8 +16,8 @@ constexpr int kItemTokens = 2 * kTileTokens;
 using Barriers = Pipe<kStages>;
 constexpr int kSharedBytes = kStages * kStageTiles * kTileBytes + static_cast<int>(sizeof(Barriers));
 
-// A tile of the product: n_tokens from first_token on, rows from first_row on, and columns from 64 first_step
-// on.
+// A tile of the product: n_tokens from first_token on, rows from first_row on, and columns from 64 *
+// first_step on.
 struct Item {
   int64_t first_token, first_row, y_offset;
   int mat, n_tokens, first_step, n_steps;
@@ -40,7 +39,7 @@ Shape shape_of(const Product& product) {
 constexpr int kLoadRegisters = 40,
               kProductRegisters = 232;  // 40 + 2 * 232 = 3 * 168, what the CTA starts with
 
-// Tiles of the same rows follow one another, so that CTAs that run together share both operands in L2.
+// Tiles of the same rows follow one another, so that CTAs at work together share both operands in L2.
 DSV32_DEVICE Item item_of(const Product& product, const Shape& shape, int64_t index) {
   Item item;
   item.first_token = index % shape.n_token_tiles * kItemTokens;
@@ -58,12 +57,12 @@ DSV32_DEVICE Item item_of(const Product& product, const Shape& shape, int64_t in
 
 constexpr int kRowsAtOnce = kLoadThreads / 8;  // eight threads copy 128 bytes of a row
 
-// Which row of sixteen lies at place i of a tile: neighbours are eight places apart, so that the sums of two
-// of them are in one thread.
+// The row of sixteen that lies at place i of a tile. Neighbouring rows lie eight places apart, so that one
+// thread has the sums of both.
 DSV32_DEVICE int row_at(int i) { return i % 8 * 2 + i / 8; }
 
-// Rows of an operand, of which a thread copies every kRowsAtOnce-th: its piece of the first, and how many
-// there are.
+// Rows of an operand, of which a thread copies every kRowsAtOnce-th: its piece of its first row, and its
+// number of rows.
 struct Source {
   const uint8_t* at;
   size_t stride;
@@ -77,7 +76,7 @@ DSV32_DEVICE Source source_of(const void* first, size_t row_bytes, int64_t n_row
           (n + kRowsAtOnce - 1) / kRowsAtOnce};
 }
 
-// Starts the copy of a step's 128 bytes of up to kTiles tiles of rows; not is_inside: zeros.
+// Starts the copy of a step's 128 bytes of up to kTiles tiles of rows; zeros if not is_inside.
 template <int kTiles>
 DSV32_DEVICE void load_rows(const Source& from, bool is_inside, uint32_t to) {
   size_t stride = from.stride;
@@ -86,7 +85,7 @@ DSV32_DEVICE void load_rows(const Source& from, bool is_inside, uint32_t to) {
       copy_async(to + i * kRowsAtOnce * 128, from.at + i * stride, is_inside ? 16 : 0);
 }
 
-// The part of the warps that load. A stage's tiles are rows that follow one another, those of weights first.
+// What the loading warps do. In a stage the tile of weights comes first, the tiles of tokens follow.
 DSV32_DEVICE void load_stages(const Product& product, const Shape& shape, uint32_t stages,
                               Barriers* barriers) {
   const int place_row = static_cast<int>(threadIdx.x) / 8;
@@ -102,7 +101,7 @@ DSV32_DEVICE void load_stages(const Product& product, const Shape& shape, uint32
     Source tokens =
         source_of(product.x + x_row * product.x_columns + first_column,
                   static_cast<size_t>(product.x_mats * product.x_columns) * 2, item.n_tokens, place_row);
-    // The columns of this thread's pieces that the matrix has; those of x are padded.
+    // The columns that the matrix has from this thread's piece on; x is padded.
     int n_columns =
         static_cast<int>(product.weight.n_cols - first_column) - static_cast<int>(threadIdx.x % 8) * 8;
     for (int step = 0; step < item.n_steps; ++step, walk.advance(kStages)) {
@@ -118,7 +117,7 @@ DSV32_DEVICE void load_stages(const Product& product, const Shape& shape, uint32
 }
 
 // A tile's sums in one thread of a group: sums[4 j + e] is row 16 (warp of the group) + 2 (lane / 4) + e / 2,
-// token 8 j + 2 (lane % 4) + e % 2. One step's products are always under way.
+// token 8 j + 2 (lane % 4) + e % 2. The products of one step are always under way.
 template <int kTokens>
 DSV32_DEVICE void multiply_steps(int n_steps, uint32_t stages, uint32_t rows, Barriers* barriers,
                                  RingWalk& walk, float (&sums)[kTokens / 2]) {
@@ -154,7 +153,7 @@ DSV32_DEVICE void with_item_tokens(int n_tokens, const Work& work) {
     work.template operator()<256>();
 }
 
-// The part of one of the two groups that multiply.
+// What one of the two multiplying groups does.
 DSV32_DEVICE void multiply_items(const Product& product, const Shape& shape, uint32_t stages,
                                  Barriers* barriers) {
   const int lane = static_cast<int>(threadIdx.x) % 32,
@@ -172,7 +171,7 @@ DSV32_DEVICE void multiply_items(const Product& product, const Shape& shape, uin
     with_item_tokens(item.n_tokens, [&]<int kTokens>() {
       float sums[kTokens / 2];
       multiply_steps<kTokens>(item.n_steps, stages, warp / 4 * 64 * 128, barriers, walk, sums);
-      // Units are asked for together before sums are written: for all that the compiler knows, a write
+      // Units are loaded in groups before sums are written, because the compiler must assume that a write
       // changes them.
       constexpr int kTogether = kTokens / 4 < 32 ? kTokens / 4 : 32;
       DSV32_UNROLL for (int first = 0; first < kTokens / 4; first += kTogether) {
@@ -202,10 +201,10 @@ DSV32_DEVICE void multiply_items(const Product& product, const Shape& shape, uin
 
 // y[t, r] = sum over c of W[r, c] * x[t, c], fp16 products, f32 sums in ascending c.
 // A CTA makes every gridDim.x-th tile: warps 0-3 load, 4-11 multiply, each four of them 64 rows by 256
-// tokens. Four stages of 64 columns; the next tile's columns come while sums are written.
-// Bound by the tensor cores, 1024 cycles a step, and nearly as much by shared memory: 640 cycles are read,
-// 384 written. Measured (H100, 2026-11-23): 2048 tokens, 18432 x 7168: F16 600 TFLOP/s, Q4_K with its
-// expansion 525.
+// tokens. Four stages of 64 columns; the next tile's columns are loaded while sums are written.
+// Bound by the tensor cores, 1024 cycles per step, and nearly as much by shared memory: 640 cycles of
+// reading, 384 of writing. Measured (H100, 2026-11-23): 2048 tokens, 18432 x 7168: F16 600 TFLOP/s, Q4_K with
+// its expansion 525.
 __global__ void __launch_bounds__(kThreads, 1)
     multiply_direct_hopper_kernel(const Product product, const Shape shape) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

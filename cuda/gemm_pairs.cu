@@ -1,13 +1,14 @@
-// Products of the experts of a prompt on Hopper: two tiles of rows at a time, w1's and w3's, or two of w2.
+// Products of a prompt's experts on Hopper. They take two tiles of rows at a time: one of w1 and one of w3,
+// or two of w2.
 //
-// A CTA has 256 x 128 sums: two tiles of 128 rows by up to 128 tokens, or double, two of 64 rows by up to 256
-// tokens, for which each row is dequantised once. It makes one item after the other. Four warps load and
-// eight multiply: each dequantises its rows into registers, where the tensor cores take operand A from, while
-// its products before run. So gate and up meet in the registers of one thread, and y = silu(w1 x) * (w3 x) is
-// rounded once.
+// A CTA makes 256 x 128 sums: two tiles of 128 rows by up to 128 tokens; or, double, two tiles of 64 rows by
+// up to 256 tokens, so that each row is dequantised once. It makes one item after another. Four warps load
+// and eight multiply. A multiplying warp dequantises its rows into registers, from which the tensor cores
+// take operand A, while its earlier products run. One thread has both gate and up in registers, so y =
+// silu(w1 x) * (w3 x) is rounded once.
 //
-// A thread has four neighbouring codes of every sixteen, which the tensor core takes for columns 2 i, 2 i +
-// 1, 2 i + 8 and 2 i + 9: activations come in that order (turned_column).
+// A thread has four neighbouring codes of every sixteen, but the tensor core takes them as columns 2 i, 2 i +
+// 1, 2 i + 8 and 2 i + 9. So activations are stored in that order (turned_column).
 #include "cuda/weight_tile.cuh"
 
 namespace dsv32::cuda {
@@ -16,14 +17,14 @@ namespace {
 constexpr int kLoadThreads = kTileThreads, kThreads = kLoadThreads + kProductThreads;
 constexpr int kMostStages = 5;  // of tokens
 
-constexpr int kItemsAhead = 2;  // whose ItemTokens have room
+constexpr int kItemsAhead = 2;  // items whose ItemTokens have room
 
 struct Barriers {
   Pipe<kMostStages> stages;
-  uint64_t written[kItemsAhead];  // an item's sums: its ItemTokens may be another's
+  uint64_t written[kItemsAhead];  // an item's sums are written: its ItemTokens are free
 };
 
-// Spans are whole pieces of 16 bytes.
+// Whether spans are whole pieces of 16 bytes.
 template <TensorType kType>
 constexpr bool kIsWhole = RawSpan<kType>::kRowBytes % 16 == 0;
 
@@ -34,25 +35,25 @@ constexpr int kHalf = kStep / 2;  // columns that a warp dequantises at a time
 struct Item {
   TokenTile tile;
   int64_t first_row;
-  int n_steps, n_walked;  // the latter in whole spans
+  int n_steps, n_walked;  // n_walked: n_steps rounded up to whole spans
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What load_span() moved the span of a row by: it keeps its place among 16 bytes. 0 where has_pairs() wants
-// whole pieces. span_at: from the row's begin.
+// Offset at which load_span() put the span of a row: its address modulo 16, or 0 where has_pairs() requires
+// whole pieces. span_at: the span's offset in the row.
 template <TensorType kType>
 DSV32_DEVICE uint32_t moved_by(uint32_t row_begin, uint32_t span_at) {
   return kIsWhole<kType> ? 0 : (row_begin + span_at) % 16;
 }
 
-// The same, to be kept in a register and not worked out again.
+// Makes the compiler keep x in a register instead of computing it again.
 DSV32_DEVICE uint32_t keep(uint32_t x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-// The block of a span that has column `column`, and the column in it.
+// The block of a span that has `column`, and the column's place in the block.
 template <TensorType kType>
 struct InBlock {
   const uint8_t* block;
@@ -62,7 +63,7 @@ struct InBlock {
         i16(static_cast<int>(column % Codes<kType>::kBlockValues)) {}
 };
 
-// Scale and min of a group, as the format says; of Q4_K and Q5_K in one read.
+// Scale and min of a group; for Q4_K and Q5_K in one read.
 template <TensorType kType>
 DSV32_DEVICE ScaleMin scale_of(const InBlock<kType>& at) {
   if constexpr (kType == TensorType::q4_k || kType == TensorType::q5_k)
@@ -73,21 +74,21 @@ DSV32_DEVICE ScaleMin scale_of(const InBlock<kType>& at) {
 
 #endif
 
-// The products with weights of a type. In shared memory a CTA keeps stages of tokens, spans of weights, and
-// what is below; a span is loaded with the tokens of its first step, when all but the last kStages - 1 steps
-// before it are done.
+// The products with weights of a type. Shared memory has stages of tokens, spans of weights, ItemTokens,
+// barriers and the grid. A span is loaded with the tokens of its first step, when all but the last kStages -
+// 1 steps before it are done.
 template <TensorType kType, bool kDouble>
 struct Pairs {
   using Raw = RawSpan<kType>;
   static constexpr int kItemTokens = kDouble ? 2 * kTileTokens : kTileTokens;
   static constexpr int kMiddle = kDouble ? kMiddleDoubleTokens : kMiddleTokens;
   static constexpr int kHalfRows = kDouble ? kTileRows / 2 : kTileRows;  // of each of the two tiles
-  // Of the warps that load and of those that multiply; once the first and twice the second are 3 * 168, what
-  // the CTA starts with.
+  // Registers of loading and of multiplying warps. The first plus twice the second are 3 * 168, with which
+  // the CTA starts.
   static constexpr int kLoadRegisters = kDouble ? 72 : 56;
   static constexpr int kProductRegisters = (3 * 168 - kLoadRegisters) / 2;
 
-  // Of the tokens of an item, for those who write its sums.
+  // The tokens of an item, for storing its sums.
   struct ItemTokens {
     int64_t y[kItemTokens];
     float units[kItemTokens];
@@ -143,7 +144,7 @@ struct Pairs {
     }
   }
 
-  // The part of the warps that load.
+  // What the loading warps do.
   static DSV32_DEVICE void load_items(const PairProduct& op, int n_row_tiles, int n_items, uint32_t stages,
                                       uint32_t raw, ItemTokens* item_tokens, Barriers* barriers) {
     constexpr int kTokensAtOnce = kLoadThreads / 8;  // eight threads copy 128 bytes of a token
@@ -159,7 +160,7 @@ struct Pairs {
                                 {product.weight, half_of(op, item, 1)}};
       const int n_rows =
           static_cast<int>(min(int64_t{2 * kTileRows}, product.weight.n_rows - item.first_row));
-      uint32_t pieces[kItemTokens / kTokensAtOnce];  // of x: this thread's of each of its tokens
+      uint32_t pieces[kItemTokens / kTokensAtOnce];  // of x: this thread's, for each of its tokens
       DSV32_UNROLL for (int i = 0; i < kItemTokens / kTokensAtOnce; ++i) {
         const int64_t at = item.tile.first + min(i * kTokensAtOnce + thread / 8, item.tile.n - 1);
         pieces[i] =
@@ -188,16 +189,16 @@ struct Pairs {
     wait_all_copies();
   }
 
-  // The rows of a warp that multiplies, in eights: 0 and 1 of one tile and 2 and 3 of the other, or, double,
-  // one of each. Lane 4 g + i has codes of row g of each; lane 8 e + r works out the scales of row r of eight
-  // e for all.
+  // A multiplying warp's rows in eights: 0 and 1 are of one tile, 2 and 3 of the other; double: one eight of
+  // each tile. Lane 4 g + i has codes of row g of each eight. Lane 8 e + r computes the scales of row r of
+  // eight e for all lanes.
   struct WarpRows {
     static constexpr int kEights = kDouble ? 2 : 4;
     uint32_t begins[kEights];  // lowest bits of the addresses of the lane's rows
     uint32_t scale_begin;
     bool in_bands;
-    uint32_t row, at, scale_at;  // in a tile, and where they are in a span of both
-    uint32_t first_code, owner;  // of sixteen; the lane that has the scales of row g of the first eight
+    uint32_t row, at, scale_at;  // in a tile; offsets in a span of both tiles
+    uint32_t first_code, owner;  // owner: the lane with the scales of row g of eight 0
     static constexpr __device__ uint32_t half_of(uint32_t eight) { return kDouble ? eight : eight / 2; }
     static constexpr __device__ uint32_t row_of(uint32_t eight) { return kDouble ? 0 : eight % 2 * 8; }
   };
@@ -222,7 +223,7 @@ struct Pairs {
     return rows;
   }
 
-  // 32 columns of the warp's rows from `column` of the span on, as operand A: a[tile][k] for 16 of them.
+  // 32 columns of the warp's rows, from `column` of the span on, as operand A: a[tile][k] has 16 columns.
   static DSV32_DEVICE void widen_half(const uint8_t* raw, const WarpRows& rows, uint32_t span_at,
                                       uint32_t column, const uint32_t* grid,
                                       uint32_t (&a)[WarpRows::kEights / 2][2][4]) {
@@ -272,8 +273,7 @@ struct Pairs {
   }
 
   // The sums of the warp's rows of both tiles with the item's tokens: sums[64 tile + 4 j + e] is row 8 (e /
-  // 2)
-  // + lane / 4 of its tile, token 8 j + 2 (lane % 4) + e % 2; double, sums[4 j + e] of tile e / 2.
+  // 2) + lane / 4 of its tile, token 8 j + 2 (lane % 4) + e % 2; double: sums[4 j + e] is of tile e / 2.
   template <int kTokens>
   static DSV32_DEVICE void multiply_item(const Item& item, const WarpRows& rows, uint32_t stages,
                                          const uint8_t* raw, const uint32_t* grid,
@@ -301,7 +301,7 @@ struct Pairs {
               wgmma<kTokens>(sums + tile * (kItemSums / 2), a[half][tile][k], tokens + 2 * (2 * half + k));
         }
         wgmma_commit();
-        wgmma_wait<1>();  // the half before
+        wgmma_wait<1>();  // for the half before
         if (half == 0 && step > 0) {
           if (tells) arrive(&barriers->empty[done.stage]);
           done.advance(kStages);
@@ -320,8 +320,8 @@ struct Pairs {
     }
   }
 
-  // y = silu(gate) * up as fp16, in units of 4^e / kHiddenScale (gemm_tile.cuh, Output), in turned order; or
-  // both tiles' sums as f32.
+  // y = silu(gate) * up as fp16 in units of 4^e / kHiddenScale (gemm_tile.cuh, Output) and in turned order;
+  // or both tiles' sums as f32.
   template <int kTokens>
   static DSV32_DEVICE void store_item(const PairProduct& op, const Item& item, uint32_t tile_row,
                                       const ItemTokens& tokens, const float (&sums)[kItemSums]) {
@@ -357,8 +357,8 @@ struct Pairs {
     }
   }
 
-  // As with_tokens(): 32 tokens take no less time than 64, and the assembler finds registers for three
-  // widths.
+  // As with_tokens(), but with three widths, which is what the assembler finds registers for: 32 tokens take
+  // as long as 64.
   template <class Work>
   static DSV32_DEVICE void with_widths(int n_tokens, const Work& work) {
     if (n_tokens <= 64)
@@ -369,7 +369,7 @@ struct Pairs {
       work.template operator()<kItemTokens>();
   }
 
-  // The part of the warps that multiply.
+  // What the multiplying warps do.
   static DSV32_DEVICE void multiply_items(const PairProduct& op, int n_row_tiles, int n_items,
                                           uint32_t stages, const uint8_t* raw, const ItemTokens* item_tokens,
                                           const uint32_t* grid, Barriers* barriers) {
@@ -394,17 +394,17 @@ struct Pairs {
 // y[use, r] = sum over c of f16(W[r, c]) * x[use, c], or silu of that times the same of a second matrix; f32
 // sums in ascending c, sixteen at a time.
 // A CTA makes every gridDim.x-th item, up to 128 tokens x 2 tiles of 128 rows, or 256 x 2 of 64: warps 0-3
-// load, 4-11 multiply, each 16 (8) rows of both tiles. Five stages of 64 columns of tokens, and as many spans
-// of weights as these need; a warp dequantises 32 columns while its products with the 32 before run.
-// Bound by dequantising with few tokens: of 64 columns some 560 cycles of integer instructions, beside 8
-// cycles of products a token; and by what the loading warps work out for a copy. Measured (H100, 2026-11-23):
-// 256 experts, 2048 and 8192 tokens: Q4_K 296 and 383 TFLOP/s, Q6_K 189 and 299.
+// load, 4-11 multiply, each 16 (8) rows of both tiles. Up to five stages of 64 columns of tokens, and as many
+// spans of weights as these need; a warp dequantises 32 columns while its products with the 32 before run.
+// With few tokens bound by dequantising: 64 columns take some 560 cycles of integer instructions, and 8
+// cycles of products per token; also by the loading warps' work per copy. Measured (H100, 2026-11-23): 256
+// experts, 2048 and 8192 tokens: Q4_K 296 and 383 TFLOP/s, Q6_K 189 and 299.
 template <TensorType kType, bool kDouble>
 __global__ void __launch_bounds__(kThreads, 1) multiply_pairs_kernel(const PairProduct op, int n_row_tiles) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
   using P = Pairs<kType, kDouble>;
-  uint8_t* raw = shared + P::kStages * P::kStageBytes;  // [kSpans][2] spans, behind [kStages] of tokens
+  uint8_t* raw = shared + P::kStages * P::kStageBytes;  // [kSpans][2] spans, after the tokens [kStages]
   auto* item_tokens =
       reinterpret_cast<typename P::ItemTokens*>(raw + P::kSpans * P::kSpanBytes);  // [kItemsAhead]
   auto* barriers = reinterpret_cast<Barriers*>(item_tokens + 2);

@@ -1,11 +1,11 @@
-// What the products of prefill share: the tile, how activations get into it, the tensor core step, and where
-// the sums go.
+// Shared by the products of prefill: the tile, loading activations into it, a step on the tensor cores, and
+// storing the sums.
 //
-// A CTA makes y[t, r] for 128 tokens and 128 rows (a warpgroup; more warpgroups, more rows), 64 columns at a
-// time; weights and activations of a step lie in shared memory as fp16 rows of 64 values. Rows are operand A,
-// tokens operand B, in steps of 8 or 32: a tile with few tokens costs few products. A token's sums depend on
-// its own activations alone, so the places of missing tokens and rows may hold anything. Activations, and
-// sums until they are written, are in units of their row (common.cuh).
+// A CTA makes y[t, r] for 128 tokens and 128 rows per warpgroup, 64 columns at a time. A step's weights and
+// activations lie in shared memory as fp16 rows of 64 values. Rows are operand A, tokens operand B in steps
+// of 16 or 32, so a tile with few tokens costs few products. A token's sums depend on its own activations
+// alone, so the places of missing tokens and rows may hold anything. Activations, and sums until they are
+// written, are in units of their row (common.cuh).
 #pragma once
 
 #include "cuda/dequant.cuh"
@@ -16,25 +16,25 @@ constexpr int kTileTokens = 128;
 constexpr int kTileRows = 128;  // of one warpgroup
 constexpr int kStep = 64;       // columns
 constexpr int kTileBytes = 128 * kStep * 2;
-constexpr int kProductThreads = 256;  // of Hopper's products: those that multiply
-constexpr int kSplitSteps = 4;        // a split begins at a multiple of so many steps: the longest block
+constexpr int kProductThreads = 256;  // of Hopper's kernels: the threads that multiply
+constexpr int kSplitSteps = 4;        // a split begins at a multiple of this: the longest block
 
-// A run of places in the order of tokens that one matrix is applied to.
+// A range of places, in the order of tokens, to which one matrix is applied.
 struct TokenTile {
   int32_t mat, first, n;
 };
 
-// What becomes of the sums. An expert's hidden values are rounded to fp16 after the gate and after the
-// product, in units that follow from the token's: 2^e = its unit times kLargestInUnits.
+// What is stored of the sums. An expert's hidden values are rounded to fp16 after the gate and after the
+// product. Their unit follows from the token's: 2^e = the token's unit times kLargestInUnits.
 enum class Output : int {
   f32,        // y = sum
   silu_f16,   // y = silu(sum), in units of 2^e / kHiddenScale
   times_f16,  // y = y * sum, in units of 4^e / kHiddenScale
 };
 
-// A sum is the token's largest activation times what its weights add up to, 0.02 to 2 as a rule: stored
-// hidden values are from 0.01 to 100, keep their eleven bits down to 2^-14, and saturate where gate times up
-// is more than 4094 times the square of the largest activation.
+// A sum is the token's largest activation times a sum of weights, usually 0.02 to 2. So stored hidden values
+// are from 0.01 to 100. They keep eleven bits down to 2^-14, and saturate where gate times up is more than
+// 4094 times the square of the largest activation.
 constexpr float kHiddenScale = 16;
 
 // y[place] = W[mat] @ x[place]. Places are tokens, or uses of experts.
@@ -43,17 +43,16 @@ struct Product {
   const __half* x = nullptr;  // [rows, x_mats, x_columns]: columns padded with zeros to a multiple of kStep
   const float* x_units = nullptr;  // [rows, x_mats]
   int64_t x_columns = 0;
-  int64_t x_mats = 1;               // 1: all matrices have the same activations
-  const int32_t* x_rows = nullptr;  // [n_places] row of x of each place; null: the place itself
+  int64_t x_mats = 1;               // 1: all matrices share the activations
+  const int32_t* x_rows = nullptr;  // [n_places] each place's row of x; null: the place
   void* y = nullptr;                // f32 or fp16
   int64_t y_stride = 0, y_mat_stride = 0;
   const int32_t* y_rows = nullptr;  // [n_places]
-  float* y_units = nullptr;         // [n_places] of what Output::times_f16 makes
+  float* y_units = nullptr;         // [n_places] units that Output::times_f16 stores
   Output output = Output::f32;
   const float* scales = nullptr;  // of matrix i's sums: scales[2 i]; null: 1
-  int64_t n_places = 0;           // without tiles: each matrix is applied to every place
-  int64_t n_splits =
-      1;  // of the columns; sums of split i go y_split_stride values after those of split i - 1
+  int64_t n_places = 0;           // without tiles: every matrix is applied to each place
+  int64_t n_splits = 1;           // of the columns; split i's sums lie i * y_split_stride values behind y
   int64_t y_split_stride = 0;
   const TokenTile* tiles = nullptr;  // [*n_tiles]
   const int32_t* n_tiles = nullptr;
@@ -61,23 +60,23 @@ struct Product {
 };
 
 // Enqueues the product. Fp16 rows that cp.async can read (is_direct) go straight into the tile, others are
-// dequantised on the way; a sum runs over the same columns in the same order. With n_splits > 1 the parts of
-// a sum meet in scratch memory. gemm_f16.cu, gemm_blocks.cu.
+// dequantised on the way; both add the same columns in the same order. With n_splits > 1 the parts of a sum
+// are added in scratch memory. gemm_f16.cu, gemm_blocks.cu.
 void multiply(const Product& product, const Launch& launch);
 
-// How many parts the columns of a matrix [n_rows, n_cols] are divided into: by its shape alone, since the
-// parts decide how a sum is rounded. Matrices of few rows get more tiles so.
+// How many parts the columns of a matrix [n_rows, n_cols] are divided into. It follows from the shape alone,
+// since it decides how a sum is rounded. Matrices of few rows get more tiles this way.
 int64_t splits_of(int64_t n_rows, int64_t n_cols);
 bool is_direct(const WeightMatrix& weight);
 void multiply_direct(const Product& product, const Launch& launch);
 void multiply_direct_hopper(const Product& product, const Launch& launch);  // without tiles
-// The same bits; false, and nothing done, where it cannot. cublas_products.cu.
+// The same bits; false, and nothing done, where the library cannot. cublas_products.cu.
 bool multiply_by_library(const Product& product, const Launch& launch);
 void multiply_blocks(const Product& product, const Launch& launch);
 
-// Over tiles, with Hopper's products: `product`, or, gated, silu of it times the same of `up` (as
-// product.weight in type and shape), as f32 or in the units of Output::times_f16. Columns of x, and of a
-// gated y in fp16, are in turned order. gemm_pairs.cu.
+// Over tiles, with Hopper's products: `product`, or, gated, silu of it times the same of `up`, whose type and
+// shape are product.weight's. f32, or gated fp16 in the units of Output::times_f16. Columns of x, and of a
+// gated y, are in turned order. gemm_pairs.cu.
 struct PairProduct {
   Product product;
   WeightMatrix up;
@@ -85,45 +84,45 @@ struct PairProduct {
   bool is_double = false;  // tiles have up to kDoubleTokens
 };
 constexpr int kDoubleTokens = 2 * kTileTokens;
-// Of tiles that are not full: few tokens less take no less time.
+// Widths of tiles that are not full; slightly fewer tokens do not save time.
 constexpr int kMiddleTokens = 96, kMiddleDoubleTokens = 144;
 bool has_pairs(const WeightMatrix& weight);  // on this device
 void multiply_pairs(const PairProduct& op, const Launch& launch);
 
-// Where column c is in turned order: of every sixteen, the even pairs of columns come first.
+// The place of column c in turned order: of every sixteen columns, the even pairs come first.
 constexpr int64_t turned_column(int64_t c) { return c / 16 * 16 + (c / 2 % 2 * 4 + c / 4 % 4) * 2 + c % 2; }
 
 constexpr int64_t padded_columns(int64_t n) { return ceil_div(n, kStep) * kStep; }
 
-// f32 rows of tokens, one for each matrix.
+// f32 rows of tokens, one row per matrix.
 struct Activations {
   const float* data = nullptr;  // [n_tokens, n_mats, n_cols], strides below
   int64_t token_stride = 0, mat_stride = 0;
   int64_t n_tokens = 0, n_mats = 1, n_cols = 0;
 };
 
-// Of these as RoundedRows: padded_columns(n_cols) a row. Split: three times that many columns, high | low |
-// high / kLowScale with x = high + low, 22 bits together; the third part goes with the weights' low parts,
-// stored kLowScale times as large, lest they be too small for fp16. Plain rows are in units of 1 where their
-// values have room.
+// Activations as RoundedRows of padded_columns(n_cols) columns. Split: three times as many columns, high |
+// low | high / kLowScale with x = high + low, 22 bits together. The third part is for the weights' low parts,
+// stored kLowScale times as large to stay in fp16's range. Plain rows are in units of 1 if their values fit
+// fp16.
 constexpr float kLowScale = 2048;
 enum class RowForm : int { plain, scaled, turned, split };
 
 // matmul_prefill.cu
 void round_activations(const Activations& x, const RoundedRows& out, RowForm form, const Launch& launch);
 
-// Throws Error{internal} unless the type is one that is computed and the rows are long enough.
+// Throws Error{internal} unless the type is supported and the rows are long enough.
 void check_weight(const WeightMatrix& weight);
 
 #ifdef __CUDACC__
 
-// Where byte `byte` (of 128) of row `row` lies: 16-byte pieces exchanged by the row, so that reading one
+// Where byte `byte` (of 128) of row `row` lies. 16-byte pieces are permuted by the row, so that reading one
 // column of eight rows (ldmatrix, wgmma) touches every bank once.
 DSV32_DEVICE uint32_t tile_offset(int row, int byte) {
   return static_cast<uint32_t>(row * 128 + (byte ^ (row % 8 * 16)));
 }
 
-// Before a barrier: what this thread has put into shared memory will be read by tensor cores.
+// Call before a barrier, if tensor cores will read what this thread has stored in shared memory.
 DSV32_DEVICE void publish_tile() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   fence_async_proxy();
@@ -142,9 +141,8 @@ DSV32_DEVICE Columns columns_of(const Product& product, int split) {
   return {first, min(quads * (split + 1) / n_splits * kSplitSteps, n_steps) - first};
 }
 
-// The place of this CTA's work. Dense: grid (token tiles, row tiles, mats or splits), so that CTAs that run
-// together share operands in L2. With tiles: grid (row tiles, most tiles); CTAs past the last have nothing to
-// do.
+// This CTA's work. Dense: grid (token tiles, row tiles, mats or splits), so that CTAs at work together share
+// operands in L2. With tiles: grid (row tiles, most tiles), where CTAs past the last tile do nothing.
 struct Place {
   TokenTile tile;
   int64_t first_row;
@@ -179,7 +177,7 @@ inline Extent product_grid(const Product& product, int rows_per_cta) {
           std::max(product.weight.n_mats, product.n_splits)};
 }
 
-// Where the tokens of the tile come from and go to, looked up once.
+// Where the tile's tokens are read and written, looked up once.
 struct TokenRows {
   int64_t x[kTileTokens];  // first value
   int64_t y[kTileTokens];
@@ -203,8 +201,8 @@ DSV32_DEVICE void find_token_rows(const Product& product, const Place& place, To
   }
 }
 
-// Starts the copy of a step's columns, counted from the CTA's first, of the tile's tokens. All threads of the
-// CTA.
+// Starts the copy of a step's columns (counted from the CTA's first) of the tile's tokens. All threads of the
+// CTA call it.
 template <int kThreads>
 DSV32_DEVICE void load_activations(const Product& product, const TokenRows& rows, int n_tokens, int step,
                                    uint32_t to) {
@@ -225,7 +223,7 @@ struct Sums {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Calls work<n>() with the least n of tokens that a product takes.
+// Calls work<n>() with the smallest product width n that holds n_tokens.
 template <class Work>
 DSV32_DEVICE void with_tokens(int n_tokens, const Work& work) {
   if (n_tokens <= 32)
@@ -238,7 +236,7 @@ DSV32_DEVICE void with_tokens(int n_tokens, const Work& work) {
     work.template operator()<128>();
 }
 
-// From the first instruction to the last in one branch: the assembler then sees that sums are left alone.
+// All instructions are in one branch: the assembler then sees that nothing else touches the sums.
 template <int kTokens>
 DSV32_DEVICE void start_products(Sums& sums, uint64_t rows, uint64_t tokens) {
   wgmma_begin();
@@ -249,22 +247,22 @@ DSV32_DEVICE void start_products(Sums& sums, uint64_t rows, uint64_t tokens) {
   wgmma_commit();
 }
 
-// Starts adding the step's products: rows (this warpgroup's 128) and tokens are shared addresses of tiles.
-// Until finish_products() the tiles must stay.
+// Starts adding the step's products. rows (this warpgroup's 128) and tokens are shared addresses of tiles,
+// which must not change before finish_products().
 DSV32_DEVICE void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
   const uint64_t a = wgmma_operand(rows), b = wgmma_operand(tokens);
-  __syncwarp();  // copies end in loops that lanes leave at different times
+  __syncwarp();  // lanes leave the copy loops at different times
   with_tokens(n_tokens, [&]<int kTokens>() { start_products<kTokens>(sums, a, b); });
 }
 
-// The empty statements keep the compiler from using a sum before it is there.
+// The empty statements keep the compiler from reading sums too early.
 DSV32_DEVICE void finish_products(Sums& sums) {
   wgmma_wait();
   DSV32_UNROLL for (int i = 0; i < 64;
                     ++i) asm volatile("" : "+f"(sums.of[0][i]), "+f"(sums.of[1][i])::"memory");
 }
 
-// ---- eight warps that multiply, and others that fill a pipe of stages of 64 columns ----
+// ---- eight warps that multiply, and other warps that fill a pipe of stages of 64 columns ----
 
 template <int kStages>
 DSV32_DEVICE void init_stages(Pipe<kStages>* pipe, int n_load_threads) {
@@ -273,8 +271,8 @@ DSV32_DEVICE void init_stages(Pipe<kStages>* pipe, int n_load_threads) {
   publish_barriers();
 }
 
-// In a stage's barrier: what the thread has stored is there, and what it has asked for tells when it comes.
-// All of a warp that loads. Who waits for the stage needs fence_async_proxy() before products.
+// Signals a stage's barrier: this thread's stores are done, and its copies will signal when they arrive. All
+// lanes of a loading warp call it. Readers of the stage need fence_async_proxy() before products.
 DSV32_DEVICE void fill_stage(uint64_t* full) {
   arrive_when_copied(full);
   __syncwarp();
@@ -283,7 +281,7 @@ DSV32_DEVICE void fill_stage(uint64_t* full) {
 
 #else
 
-// The same contract as above; here the products are done on return.
+// As above, but the products are complete on return.
 DSV32_DEVICE void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int row = 16 * warp + lane % 16,
@@ -312,7 +310,7 @@ DSV32_DEVICE void finish_products(Sums&) {}
 
 DSV32_DEVICE float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
-// What stands in `y` after a sum of a token with that unit.
+// Stores a token's sum in `y`; unit: the token's.
 DSV32_DEVICE void store_sum(const Product& product, int64_t at, float sum, float unit) {
   auto* halves = static_cast<__half*>(product.y);
   if (product.output == Output::f32)
@@ -323,7 +321,7 @@ DSV32_DEVICE void store_sum(const Product& product, int64_t at, float sum, float
     halves[at] = to_f16(__half2float(halves[at]) * (sum * (1.0f / kLargestInUnits)));
 }
 
-// Writes the sums of this warpgroup's rows, which begin at first_row of the matrix.
+// Writes the sums of this warpgroup's rows; first_row: its first row in the matrix.
 DSV32_DEVICE void store_sums(const Product& product, const TokenRows& rows, const TokenTile& tile,
                              int64_t first_row, const Sums& sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;

@@ -15,7 +15,7 @@ int64_t blocks_for(int64_t n_values) {
   return std::clamp<int64_t>(ceil_div(n_values, kBlockValues), 1, kMostBlocks);
 }
 
-// All blocks together.
+// Copies n words with all blocks.
 DSV32_DEVICE void copy_words(const void* from, void* to, int64_t n) {
   const auto* words = static_cast<const uint32_t*>(from);
   auto* out = static_cast<volatile uint32_t*>(to);
@@ -23,9 +23,9 @@ DSV32_DEVICE void copy_words(const void* from, void* to, int64_t n) {
     out[i] = words[i];
 }
 
-// The mailbox = the tokens, and then the word that says so.
-// A few blocks; 128 bytes of the link a warp. The last block that is done writes the word.
-// Bound by the link, and one token by launch latency.
+// Writes the tokens to the mailbox, then the word that says so.
+// A few blocks; a warp writes 128 bytes at a time. The last block to finish writes the word.
+// Bound by the link, with one token by launch latency.
 __global__ void __launch_bounds__(kThreads)
     post_kernel(RunExperts op, Mail mail, HostExperts::State* state, uint64_t* posted, uint32_t request) {
   let_next_start();
@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(kThreads)
   *static_cast<volatile uint64_t*>(posted) = uint64_t{sequence} << 32 | request;
 }
 
-// y = the sums in the mailbox, once they are there; or y += these. A few blocks, each of which waits by one
-// thread for the host; nothing of this device is waited for. Bound by the host's computing.
+// y = the sums in the mailbox, or y += these, once the host has answered. A few blocks; one thread of each
+// waits for the host, which needs nothing more of this device. Bound by the host's computing.
 __global__ void __launch_bounds__(kThreads)
     join_kernel(const float* sums, float* y, int64_t n_values, bool adds, const HostExperts::State* state,
                 const uint64_t* answered) {
@@ -64,9 +64,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 constexpr int kFetchThreads = 512, kFetchBlocks = 24;  // enough to fill the link
-constexpr int kTogether = 4;                           // loads of a thread on their way
+constexpr int kTogether = 4;                           // loads of a thread under way
 
-// A matrix of each expert, and where those of a round go, one after the other; each n_rows pieces of n_bytes.
+// A matrix of each expert, and where a round's go, one after another; each is n_rows pieces of n_bytes.
 struct Pieces {
   const uint8_t* from;
   uint8_t* to;
@@ -75,7 +75,7 @@ struct Pieces {
 };
 struct Round {
   Pieces pieces[3];
-  const int32_t* experts;  // [n_most], those past the last are -1
+  const int32_t* experts;  // [n_most], -1 past the last
   int n_most;
 };
 
@@ -97,9 +97,9 @@ __device__ void copy_pieces(const Pieces& p, const int32_t* experts, int n_exper
   }
 }
 
-// window = the link's parts of a round's experts. All blocks together: a thread per word of 2 to 16 bytes, as
-// these are aligned; a warp's are in a line. Bound by the link. Measured (H100, 2026-11-23): 8 experts of
-// Q4_K, 50 MB, and their products in 1.09 ms.
+// window = the link's parts of a round's experts. All blocks together; a thread copies words of 2 to 16
+// bytes, as alignment allows, a warp neighbouring words. Bound by the link. Measured (H100, 2026-11-23): 8
+// experts of Q4_K, 50 MB, and their products in 1.09 ms.
 __global__ void __launch_bounds__(kFetchThreads) fetch_experts_kernel(Round round) {
   __shared__ int32_t experts[kLinkExperts];
   let_next_start();
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kFetchThreads) fetch_experts_kernel(Round roun
   }
 }
 
-// From a matrix's part in host memory to its place in the window. Whole rows are one piece.
+// From a matrix's part in host memory to its place in the window. Whole rows make one piece.
 Pieces pieces_of(const WeightMatrix& from, const WeightMatrix& to) {
   const bool is_whole = from.row_bytes == to.row_bytes;
   return {from.data,
@@ -132,9 +132,9 @@ Pieces pieces_of(const WeightMatrix& from, const WeightMatrix& to) {
           static_cast<int>(is_whole ? to.mat_bytes : to.row_bytes)};
 }
 
-// y = what the link's part of experts comes to. A round's parts are copied into the window by a kernel, which
-// knows which, and the kernels for experts in device memory compute them: one that multiplied straight from
-// host memory would have a third of the link's rate.
+// y = the results of the link's part of the experts. A kernel, which knows the chosen experts, copies a
+// round's parts into the window, and the kernels for experts in device memory multiply them. Multiplying
+// straight from host memory would reach a third of the link's rate.
 void run_link_share(const RunExperts& op, const Launch& launch) {
   const ExpertStacks part = link_part(op, link_share(op)), there = in_link_window(part, link_window(op));
   RunExperts compact = op;

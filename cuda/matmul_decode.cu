@@ -1,11 +1,11 @@
-// Products in decode: a matrix, several of the same x, and one small matrix per head. The kernels are in
-// decode_rows.cuh and decode_columns.cu.
+// Products in decode: one matrix, several of the same x, and one small matrix per head. The kernels are in
+// decode_rows.cuh, decode_columns.cu and decode_wide.cu.
 #include "cuda/decode_launch.cuh"
 
 namespace dsv32::cuda {
 namespace {
 
-// Rows of F16 and BF16 go alone: theirs are other kernels, and such matrices are few.
+// F16 and BF16 matrices go alone: they use other kernels, and are few.
 bool go_together(const Matmul& a, const Matmul& b) {
   return a.weight.type == b.weight.type && a.weight.row_bytes == b.weight.row_bytes &&
          a.weight.step_bytes == b.weight.step_bytes && has_codes(a.weight.type);
@@ -24,8 +24,8 @@ DecodeRows rows_of_heads(const MatmulHeads& op) {
   return rows;
 }
 
-// What is kept of one token is stored beside the products, whose blocks each norm the queries' low rank: of
-// more tokens that would take them longer. Returns whether it is; if not, nothing is done.
+// Stores one token's rows and keys beside the products. Their blocks each norm the queries' low rank, which
+// takes too long for more tokens. Returns false, and does nothing, where that is not possible.
 bool store_beside(const StoreTokens& op, const Launch& launch) {
   const Matmul &first = op.to_q, &second = op.to_index_q;
   DecodeRows rows = decode::rows_of(first);
@@ -53,7 +53,7 @@ void matmul_decode(const Matmul& op, const Launch& launch) {
   decode_rows(decode::rows_of(op), {}, op.weight.type, launch);
 }
 
-// Matrices of one type are one product, and one of F32 may be beside it.
+// Matrices of one type become one product, with an F32 matrix beside it if there is one.
 void matmuls_decode(std::span<const Matmul> ops, const Launch& launch) {
   std::vector<bool> is_done(ops.size());
   const auto floats = static_cast<size_t>(
@@ -61,7 +61,7 @@ void matmuls_decode(std::span<const Matmul> ops, const Launch& launch) {
   for (size_t i = 0; i < ops.size(); ++i) {
     if (is_done[i]) continue;
     DecodeRows rows = decode::rows_of(ops[i]);
-    rows.is_undivided = has_codes(ops[i].weight.type);  // others go alone in every step
+    rows.is_undivided = has_codes(ops[i].weight.type);  // in other steps other matrices are beside it
     for (size_t j = i + 1; j < ops.size() && rows.n_matrices < kMostMatrices; ++j) {
       if (is_done[j] || !go_together(ops[i], ops[j])) continue;
       rows.matrices[rows.n_matrices++] = decode::rows_of(ops[j]).matrices[0];
@@ -85,7 +85,7 @@ void matmul_heads_decode(const MatmulHeads& op, const Launch& launch) {
   decode_rows(rows_of_heads(op), {}, op.weight.type, launch);
 }
 
-// Of few tokens the queries are turned beside the product with W_UK.
+// With few tokens the queries are turned beside the product with W_UK.
 void turn_queries_decode(const TurnQueries& op, const Launch& launch) {
   Beside beside;
   beside.turn = op, beside.turn_blocks = TurnBlocks(op);

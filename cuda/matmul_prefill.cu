@@ -1,6 +1,6 @@
-// Dense products and products by heads in prefill, and the preparation of their operands. Activations become
-// fp16 once. Where it pays (expands_rows()) a slab of a matrix's rows is dequantised into scratch memory;
-// else rows are dequantised on their way into the tiles. The sums are the same bits either way.
+// Dense products and products by heads in prefill. Activations are rounded to fp16 once. Where it pays
+// (expands_rows()) a slab of a matrix's rows is dequantised into scratch memory; else rows are dequantised on
+// their way into the tiles. The sums have the same bits either way.
 #include <array>
 #include <bit>
 #include <numeric>
@@ -13,10 +13,10 @@ namespace dsv32::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kShortRow = 1024;  // columns, up to which a warp is enough for a row
+constexpr int64_t kShortRow = 1024;  // columns, up to which a row gets one warp
 constexpr int kMostRowThreads = 1024;
 
-// Eight values of a row from `column` on, to an aligned place; zeros past its end.
+// Eight values of a row from `column` on, zeros past its end; `values` is aligned to 16 bytes.
 DSV32_DEVICE void load_piece(const float* row, int64_t column, int64_t n_cols, float (&values)[8]) {
   const float* from = row + column;
   if (column + 8 <= n_cols && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
@@ -27,13 +27,13 @@ DSV32_DEVICE void load_piece(const float* row, int64_t column, int64_t n_cols, f
   }
 }
 
-// A row's values times `inverse` (1 / unit), eight at a time from `column` on, as round_activations() says.
+// Stores a row's values times `inverse` (1 / unit), eight from `column` on, in the given form.
 DSV32_DEVICE void store_piece(const float (&values)[8], float inverse, __half* to, int64_t column,
                               int64_t n_padded, RowForm form) {
   alignas(16) __half2 high[4], low[4], small[4];
   DSV32_UNROLL for (int i = 0; i < 4; ++i) {
     const float2 pair = {values[2 * i] * inverse, values[2 * i + 1] * inverse};
-    high[i] = __float22half2_rn(pair);  // what is infinite shall stay so
+    high[i] = __float22half2_rn(pair);  // keeps infinities
     const float2 rounded = __half22float2(high[i]);
     low[i] = __floats2half2_rn(pair.x - rounded.x, pair.y - rounded.y);
     small[i] = __floats2half2_rn(rounded.x * (1.0f / kLowScale), rounded.y * (1.0f / kLowScale));
@@ -62,16 +62,16 @@ DSV32_DEVICE float block_max(float x) {
   return warp_max(lane < n_warps ? partial[lane] : 0.0f);
 }
 
-// out = f16(x / unit), columns padded with zeros, with a unit from each row's largest magnitude. A row has
-// row_threads threads: a warp of a block of kThreads, or the whole block. Rows are read twice, the second
-// time from L1 or L2. Bound by bytes: 4 read and 2 (6) written a value.
+// out = f16(x / unit), columns padded with zeros; a row's unit follows from its largest magnitude. A row has
+// row_threads threads: a warp of a block of kThreads, or a whole block. Rows are read twice, the second time
+// from L1 or L2. Bound by bytes: 4 read and 2 (split: 6) written per value.
 __global__ void __launch_bounds__(kMostRowThreads)
     round_activations_kernel(const Activations x, const RoundedRows out, int64_t n_padded, RowForm form,
                              int row_threads) {
   const int64_t row =
       int64_t{blockIdx.x} * (blockDim.x / row_threads) + static_cast<int>(threadIdx.x) / row_threads;
   const int thread = static_cast<int>(threadIdx.x) % row_threads;
-  if (row >= x.n_tokens * x.n_mats) return;  // never a part of a block that is one row
+  if (row >= x.n_tokens * x.n_mats) return;  // never in a block that has one row
   const float* from = x.data + row / x.n_mats * x.token_stride + row % x.n_mats * x.mat_stride;
   alignas(16) float values[8];
   float largest = 0;
@@ -103,9 +103,9 @@ DSV32_DEVICE void widen_stored16(const WeightMatrix& weight, const uint8_t* row,
   }
 }
 
-// out [n_rows, n_padded] = f16(W), columns padded with zeros. A thread makes 16 values of one row, n_together
-// a row; grid (rows, pieces of a row). Neighbouring threads read neighbouring codes. Bound by bytes: the
-// block's and 2 written a value.
+// out [n_rows, n_padded] = f16(W), columns padded with zeros. A thread makes 16 values; n_together threads
+// make a row; grid (rows, pieces of a row). Neighbouring threads read neighbouring codes. Bound by bytes: a
+// weight block's read, and 2 written per value.
 template <TensorType kType>
 __global__ void expand_kernel(const WeightMatrix weight, __half* out, int64_t n_padded, unsigned n_together) {
   __shared__ uint32_t grid[kGridWords<kType> + 1];
@@ -127,10 +127,10 @@ __global__ void expand_kernel(const WeightMatrix weight, __half* out, int64_t n_
   to[1] = make_uint4(values[4], values[5], values[6], values[7]);
 }
 
-// out [n_rows, high | high | low * kLowScale] of an f32 matrix: with split activations the product of two
-// sums of two, less low x low. A thread a value (these matrices are small). Three fp16 products reach the
-// accuracy that f32 weights are stored for (the router above all), 2^-21 of each term. Bound by bytes: 4 read
-// and 6 written a value.
+// out [n_rows, high | high | low * kLowScale] of an f32 matrix. With split activations this makes the product
+// of two sums high + low, less low x low. A thread per value (these matrices are small). Three fp16 products
+// reach the accuracy that f32 weights (above all the router's) are stored for, 2^-21 of each term. Bound by
+// bytes: 4 read and 6 written per value.
 __global__ void expand_split_kernel(const WeightMatrix weight, __half* out, int64_t n_padded) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= weight.n_rows * n_padded) return;
@@ -144,7 +144,7 @@ __global__ void expand_split_kernel(const WeightMatrix weight, __half* out, int6
   to[2 * n_padded] = to_f16((value - __half2float(high)) * kLowScale);
 }
 
-// Rows of a slab as fp16 (f32: split in three).
+// Expands the rows of a slab to fp16 (f32: split in three).
 void expand(const WeightMatrix& weight, __half* out, const Launch& launch) {
   const int64_t n_padded = padded_columns(weight.n_cols), n_pieces = n_padded / 16;
   if (weight.type == TensorType::f32)
@@ -159,14 +159,14 @@ void expand(const WeightMatrix& weight, __half* out, const Launch& launch) {
   });
 }
 
-// The product in slabs of fp16 rows, or of matrices where there are several, as many at a time as the scratch
-// memory that is left holds.
+// Makes the product in slabs of fp16 rows, or of whole matrices where there are several. A slab is as large
+// as the remaining scratch memory allows.
 void multiply_expanded(Product product, const Launch& launch) {
   const WeightMatrix weight = product.weight;
-  const int64_t n_cols = product.x_columns;  // padded, and three times that many for f32
+  const int64_t n_cols = product.x_columns;  // padded; f32: three times as many
   const bool has_mats = weight.n_mats > 1;
   const int64_t unit = has_mats ? weight.n_rows : 256, n_all = weight.n_mats * weight.n_rows;
-  // A quarter stays for the partial sums of split columns.
+  // A quarter stays free for the partial sums of split columns.
   int64_t max_rows = launch.workspace->n_bytes_left() / 4 * 3 / (2 * n_cols);
   if (max_rows > unit)
     max_rows = max_rows / unit * unit;
@@ -176,7 +176,7 @@ void multiply_expanded(Product product, const Launch& launch) {
     fail(ErrorKind::internal, "no scratch memory is left for dequantised rows");
   const int64_t n_slabs = ceil_div(n_all, max_rows);
   int64_t slab_rows = std::min(max_rows, ceil_div(ceil_div(n_all, n_slabs), unit) * unit);
-  // So many rows' tiles are a whole number of rounds of the multiprocessors.
+  // With this many rows, the tiles fill the multiprocessors a whole number of times.
   const int64_t n_token_tiles = ceil_div(product.n_places, 2 * kTileTokens),
                 round_rows = kTileRows * (launch.n_sms / std::gcd(int64_t{launch.n_sms}, n_token_tiles));
   if (!has_mats && n_slabs > 1 && max_rows >= round_rows) slab_rows = max_rows / round_rows * round_rows;
@@ -199,7 +199,7 @@ void multiply_expanded(Product product, const Launch& launch) {
   }
 }
 
-// Of weights that lie in one piece.
+// Only for weights that lie in one piece.
 bool pays_to_expand(const WeightMatrix& weight, int64_t n_tokens) {
   return expands_rows(weight.n_rows, weight.n_mats, n_tokens) && !is_direct(weight) &&
          (weight.n_mats == 1 || weight.mat_bytes == static_cast<size_t>(weight.n_rows) * weight.row_bytes);
@@ -207,7 +207,7 @@ bool pays_to_expand(const WeightMatrix& weight, int64_t n_tokens) {
 
 bool is_split(const WeightMatrix& weight) { return weight.type == TensorType::f32 && weight.n_mats == 1; }
 
-// y[t, mat] = W[mat] @ x[t, mat] of n_tokens whose activations are fp16 already, n_cols a row.
+// y[t, mat] = W[mat] @ x[t, mat] for n_tokens; the activations are fp16 already, n_cols per row.
 void multiply_rounded(const WeightMatrix& weight, const RoundedRows& x, int64_t n_cols, int64_t n_tokens,
                       float* y, const Launch& launch) {
   Product product;
@@ -217,7 +217,7 @@ void multiply_rounded(const WeightMatrix& weight, const RoundedRows& x, int64_t 
   product.y = y, product.y_stride = weight.n_mats * weight.n_rows, product.y_mat_stride = weight.n_rows;
   product.n_splits = weight.n_mats == 1 ? splits_of(weight.n_rows, n_cols) : 1;
   product.n_places = n_tokens;
-  Workspace rest = *launch.workspace;  // what a product takes of it is free again for the next one
+  Workspace rest = *launch.workspace;  // each product takes scratch memory anew
   const Launch with_rest = launch.with(rest);
   if (is_split(weight) || pays_to_expand(weight, n_tokens))
     multiply_expanded(product, with_rest);
@@ -225,8 +225,8 @@ void multiply_rounded(const WeightMatrix& weight, const RoundedRows& x, int64_t 
     multiply(product, with_rest);
 }
 
-// y = W x of all targets, whose x are these f32 activations: rounded once, since all want them in the same
-// form: tokens in runs whose fp16 activations take up to half of the scratch memory.
+// y = W x for all targets, which have the same f32 activations and need them rounded to the same form. Tokens
+// go in runs whose fp16 activations fill up to half of the scratch memory.
 void multiply_dense(std::span<const Matmul> targets, const Activations& x, const Launch& launch) {
   const bool splits = is_split(targets.front().weight);
   const RowForm form = splits ? RowForm::split : RowForm::plain;
@@ -234,7 +234,7 @@ void multiply_dense(std::span<const Matmul> targets, const Activations& x, const
   Workspace scratch = *launch.workspace;
   int64_t run = scratch.n_bytes_left() / 2 / ((2 * n_cols + 4) * x.n_mats);
   if (run > kTileTokens) run = run / kTileTokens * kTileTokens;
-  if (run < x.n_tokens && run > kTileTokens)  // all as long
+  if (run < x.n_tokens && run > kTileTokens)  // runs of equal length
     run = ceil_div(ceil_div(x.n_tokens, ceil_div(x.n_tokens, run)), kTileTokens) * kTileTokens;
   run = std::min(run, x.n_tokens);
   if (run < 1) fail(ErrorKind::internal, "no scratch memory is left for the activations of a token");
@@ -271,7 +271,7 @@ void round_activations(const Activations& x, const RoundedRows& out, RowForm for
   const int64_t n_padded = padded_columns(x.n_cols), n_rows = x.n_tokens * x.n_mats;
   if (n_rows == 0) return;
   const bool is_short = n_padded <= kShortRow;
-  // Of a longer row a thread has two pieces of eight, so that several rows are under way on a multiprocessor.
+  // A thread of a longer row has two pieces of eight, so that a multiprocessor works on several rows.
   const int row_threads =
       is_short ? 32 : static_cast<int>(std::min<int64_t>(ceil_div(n_padded, 512) * 32, kMostRowThreads));
   const int n_threads = is_short ? kThreads : row_threads;

@@ -1,5 +1,5 @@
-// Rows of weights in any GGUF format on their way into a tile of fp16 (gemm_tile.cuh): raw bytes come by
-// cp.async, one span of columns ahead, and a thread turns 64 values of its row into fp16 at a time.
+// Rows of weights in any GGUF format on their way into a tile of fp16 (gemm_tile.cuh): cp.async copies raw
+// bytes, one span of columns ahead, and a thread converts 64 values of its row to fp16 at a time.
 #pragma once
 
 #include "cuda/gemm_tile.cuh"
@@ -8,23 +8,23 @@ namespace dsv32::cuda {
 
 // ---- sixteen stored weights as fp16 ----
 
-// f16(scale * code + min) takes a byte permutation and an fma a value: a code, made unsigned by an offset,
-// goes into the mantissa of a power of two, and the fma takes power and offset off. Against rounding the
-// reference's f32 value this is off by the rounding of the fma's constant: less than scale * 2^-9 for formats
-// of large codes, 2^-16 for the others, which is 2^-15 of a block's largest value or less, where fp16 rounds
-// off 2^-11.
+// f16(scale * code + min) takes a byte permutation and an fma per value. A code, made unsigned by an offset,
+// is put into the mantissa of a power of two, and the fma subtracts power and offset. Compared with rounding
+// the reference's f32 value, this is off by the rounding of the fma's constant: less than scale * 2^-9 for
+// formats of large codes, 2^-16 for the others. That is at most 2^-15 of a block's largest value, where fp16
+// rounds off 2^-11.
 //
-// No scale is applied: values from 2^-14 to 65504 keep eleven bits, and smaller ones err by 2^-25 at most,
-// nothing beside the roundings of ordinary values (0.01) in the same sums. Values past 65504, which only F32,
+// No scale is applied. Values from 2^-14 to 65504 keep eleven bits. Smaller ones err by 2^-25 at most, which
+// is nothing beside the roundings of ordinary values (0.01) in the same sums. Larger ones, which only F32,
 // BF16 and absurd scales have, become 65504.
 
-// Codes reach to -127 or 127; those of other formats stay within -64..63, or within 0..31 where there is a
-// min.
+// Formats with codes down to -127 or up to 127. Codes of the others are within -64..63, or within 0..31 if
+// there is a min.
 template <TensorType kType>
 inline constexpr bool kHasLargeCodes =
     kType == TensorType::q8_0 || kType == TensorType::iq4_nl || kType == TensorType::iq4_xs;
 
-// What makes codes unsigned, and, with the power of two that they are put into, what the fma takes off again.
+// The offset that makes codes unsigned. The fma subtracts it, and the power of two that holds the code.
 template <TensorType kType>
 inline constexpr uint32_t kToUnsigned = Codes<kType>::kHasMin   ? 0
                                         : kHasLargeCodes<kType> ? 128
@@ -36,7 +36,7 @@ DSV32_DEVICE float widen_constant(const ScaleMin& s) {
               s.scale, s.min);
 }
 
-// Sixteen 16-bit values, from an even address.
+// Loads sixteen 16-bit values from an even address.
 DSV32_DEVICE void load_pairs(const uint8_t* from, uint32_t* out) {
   if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
     const uint4 low = reinterpret_cast<const uint4*>(from)[0], high = reinterpret_cast<const uint4*>(from)[1];
@@ -47,13 +47,12 @@ DSV32_DEVICE void load_pairs(const uint8_t* from, uint32_t* out) {
   }
 }
 
-// Four codes as codes4() has them, which scale * code + min turns into values; out: two words. constant: of
-// widen_constant().
+// Values of four codes of codes4(): scale * code + min; out: two words. constant: from widen_constant().
 template <TensorType kType>
 DSV32_DEVICE void widen4(uint32_t codes, float scale, float constant, uint32_t* out) {
   constexpr bool kIsLarge = kHasLargeCodes<kType>;
   constexpr uint32_t kPower =
-      kIsLarge ? 0x47000000u : 0x43000000u;  // 2^15, 2^7: the code goes to byte 1 or 2
+      kIsLarge ? 0x47000000u : 0x43000000u;  // 2^15, 2^7: the code becomes byte 1 or 2
   if constexpr (!Codes<kType>::kHasMin)
     codes = (codes ^ 0x80808080u) - (128 - kToUnsigned<kType>)*0x01010101u;
   float values[4];
@@ -90,12 +89,12 @@ DSV32_DEVICE void widen16(const uint8_t* row, int64_t col, uint32_t* out, const 
   }
 }
 
-// out [32]: values col..col+63 of a row, two a word, the same bits; col is a multiple of 64.
+// out [32]: values col..col+63 of a row, two a word, with the bits of widen16(); col is a multiple of 64.
 template <TensorType kType>
 DSV32_DEVICE void widen64(const uint8_t* row, int64_t col, uint32_t* out, const uint32_t* grid) {
   if constexpr (kType == TensorType::q4_k) {
-    // 32 bytes have the lower nibbles of 32 values and the upper ones of the next: read once, in whole
-    // pieces.
+    // 32 bytes have the lower nibbles of 32 values and the upper nibbles of the next 32: each is read once,
+    // in whole pieces.
     const uint8_t* block = row + col / 256 * sizeof(BlockQ4_K);
     const int i16 = static_cast<int>(col % 256);
     if (reinterpret_cast<uintptr_t>(block) % 16 == 0) {
@@ -118,10 +117,10 @@ DSV32_DEVICE void widen64(const uint8_t* row, int64_t col, uint32_t* out, const 
 
 // ---- rows on their way into a tile ----
 
-constexpr int kTileThreads = 128;  // that fill a tile: one a row
+constexpr int kTileThreads = 128;  // threads that fill a tile: one per row
 
-// A span of a tile's rows in shared memory. A row's is copied in whole 16-byte pieces of memory, wherever in
-// them it begins.
+// A span of a tile's rows in shared memory. Each row's part is copied in whole 16-byte pieces of memory,
+// wherever it begins in them.
 template <TensorType kType>
 struct RawSpan {
   // Columns copied together: one block where blocks are long.
@@ -139,7 +138,7 @@ struct RawSpan {
   static constexpr int kBytes = kTileRows * kPitch;
 };
 
-// Rows of a matrix that follow one another, from a multiple of kBandRows on.
+// Consecutive rows of a matrix, from a multiple of kBandRows on.
 struct RowRun {
   const uint8_t* first;
   uint32_t row_bytes, row_apart;
@@ -160,16 +159,16 @@ DSV32_DEVICE uint32_t raw_offset(const RowRun& rows, uint32_t span) {
   return span_offset<kType, RawSpan<kType>::kColumns>(rows.in_bands, span);
 }
 
-// Starts the copy of span `span` of the tile's rows. Past the end of a row: zeros, which every format reads
-// as the value 0. A thread has the same piece of every kTogether-th row, so that little is worked out for
-// each. kIsAligned: rows and spans are whole pieces of 16 bytes.
+// Starts the copy of span `span` of the tile's rows. Past the end of a row zeros are stored, which every
+// format reads as the value 0. A thread copies the same piece of every kTogether-th row, which saves address
+// arithmetic. kIsAligned: rows and spans are whole pieces of 16 bytes.
 template <TensorType kType, bool kIsAligned = false>
 DSV32_DEVICE void load_span(const RowRun& rows, int n_rows, int span, uint32_t to, int thread) {
   using S = RawSpan<kType>;
   constexpr int kPieces = kIsAligned ? S::kRowBytes / 16 : S::kPieces, kTogether = kTileThreads / kPieces;
   if (thread >= kTogether * kPieces) return;
   const uint8_t* aligned_first =
-      rows.first - (reinterpret_cast<uintptr_t>(rows.first) & 15);  // where nothing is read
+      rows.first - (reinterpret_cast<uintptr_t>(rows.first) & 15);  // an address for copies of 0 bytes
   const int row = thread / kPieces, piece = thread % kPieces;
   n_rows = min(n_rows, kTileRows) - row;
   const auto n_left = static_cast<int>(
@@ -186,7 +185,7 @@ DSV32_DEVICE void load_span(const RowRun& rows, int n_rows, int span, uint32_t t
   }
 }
 
-// 64 values of row `row`: from its raw span, of which they are step `within`, into the tile.
+// Converts 64 values of row `row` from its raw span into the tile; within: their step in the span.
 template <TensorType kType>
 DSV32_DEVICE void fill_tile(const uint8_t* raw, const RowRun& rows, int span, int within,
                             const uint32_t* grid, uint8_t* tile, int row) {
