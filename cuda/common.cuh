@@ -14,7 +14,7 @@
 
 namespace dsv32::cuda {
 
-// The sums of a problem of a gated product.
+// Multiplies the two sums of one problem of a gated product by their scales.
 DSV32_DEVICE void scale_pair(const GateScales& scales, int64_t problem, float& gate, float& up) {
   if (!scales.pairs) return;
   const float* pair = scales.pairs + (scales.mats ? 2 * int64_t{scales.mats[problem]} : 0);
@@ -32,7 +32,7 @@ DSV32_DEVICE float warp_max(float x) {
   return x;
 }
 
-// The sum over the lanes up to and with this one.
+// The sum over this lane and the lanes before it.
 template <typename T>
 DSV32_DEVICE T warp_prefix(T x) {
   DSV32_UNROLL for (int offset = 1; offset < 32; offset *= 2) {
@@ -47,14 +47,15 @@ DSV32_DEVICE float block_sum(float x) {
   __shared__ float partial[32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = (blockDim.x + 31) / 32;
   x = warp_sum(x);
-  __syncthreads();  // the previous call's readers are done
+  __syncthreads();  // the previous call's sums are read
   if (lane == 0) partial[warp] = x;
   __syncthreads();
   return warp_sum(lane < n_warps ? partial[lane] : 0.0f);
 }
 
-// x [dim], a power of two, in shared memory, times the Hadamard matrix of ones and minus ones: the CPU's
-// stages in its order. Called by n_threads threads that sync() brings together; it begins and ends with one.
+// Multiplies x [dim] in shared memory by the Hadamard matrix of ones and minus ones, with the CPU's stages in
+// the CPU's order; dim is a power of two. All n_threads threads call it. sync() is their barrier; the first
+// and the last action is a sync().
 template <typename Sync>
 DSV32_DEVICE void hadamard_stages(float* x, int64_t dim, unsigned thread, unsigned n_threads,
                                   const Sync& sync) {
@@ -71,7 +72,7 @@ DSV32_DEVICE void hadamard_stages(float* x, int64_t dim, unsigned thread, unsign
   sync();
 }
 
-// 16 bytes that are read once: past L1. After wait_for_inputs() this may be what a kernel wrote.
+// Loads 16 bytes that are read once, past L1. After wait_for_inputs() they may be a kernel's output.
 DSV32_DEVICE uint4 load_streaming(const void* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -95,29 +96,30 @@ DSV32_DEVICE float from_ue8m0(uint8_t x) {
   return __uint_as_float(x == 0 ? 0x00400000u : static_cast<uint32_t>(x) << 23);
 }
 
-// ---- values as fp16 for tensor cores: eleven significant bits, from steps of 2^-24 to 65504 ----
+// ---- values as fp16 for tensor cores: eleven significant bits, smallest step 2^-24, largest value 65504
+// ----
 
-// Weights are rounded and saturated. Activations may have any size: each row is in units of a power of two
-// chosen by its largest value, and its sums are multiplied by the unit again, which is exact.
+// Weights are rounded and saturated. Activations may have any size: each row is divided by its unit, a power
+// of two chosen by the row's largest value, and its sums are multiplied by the unit again, which is exact.
 
-// A row's largest magnitude lies between this and twice as much, in units of the row. Values down to 2^-28 of
-// the largest keep all their bits, and every sum of products has room in f32.
+// A row's largest magnitude lies between this and twice this, in units of the row. Values down to 2^-28 of
+// the largest keep all their bits, and no sum of products overflows f32.
 constexpr float kLargestInUnits = 16384;
 
-// Rows of activations as fp16, each in units of its own.
+// Rows of activations as fp16; each row has its own unit.
 struct RoundedRows {
   __half* values = nullptr;
   float* units = nullptr;
 };
 
-// Where n_rows f32 rows of n_cols have room, 2 at least: values, then units. What an operation leaves to the
-// one that reads it next.
+// Fp16 rows that one operation leaves to the next one, in the memory of n_rows f32 rows of n_cols >= 2
+// values: first all values, then all units.
 inline RoundedRows rounded_rows_in(const float* room, int64_t n_rows, int64_t n_cols) {
   auto* values = reinterpret_cast<__half*>(const_cast<float*>(room));
   return {values, reinterpret_cast<float*>(values + n_rows * n_cols)};
 }
 
-// Rounded to nearest; what is beyond 65504, and infinity, becomes 65504. NaN stays.
+// Rounds to nearest. Magnitudes above 65504, and infinity, become 65504. NaN stays NaN.
 DSV32_DEVICE uint32_t pack_f16(float low, float high) {
   uint32_t pair;
   asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -131,49 +133,51 @@ DSV32_DEVICE float2 unpack_f16(uint32_t pair) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
 
-// The unit of a row whose largest magnitude is `largest`. Its exponent stays where its inverse has one too:
-// rows below 2^-98 only become less accurate, infinity stays infinite.
+// The unit of a row whose largest magnitude is `largest`. Its exponent is bounded so that its inverse is a
+// normal float too: rows below 2^-98 only become less accurate, infinity stays infinite.
 DSV32_DEVICE float unit_of(float largest) {
   const uint32_t exponent = max(__float_as_uint(largest) >> 23, 29u);
   return __uint_as_float((exponent - 14) << 23);
 }
 
-// The unit of a plain row: 1, unless its values are past fp16's or so small that they lose bits.
+// The unit of a plain row: 1, unless its largest value is too large for fp16 or so small that values lose
+// bits.
 DSV32_DEVICE float plain_unit(float largest) {
   constexpr float kSmallest = 1.0f / 256;
   return largest == 0 || (largest >= kSmallest && largest <= kLargestInUnits) ? 1.0f : unit_of(largest);
 }
 
-// 1 / x of a power of two whose inverse has an exponent.
+// 1 / x of a power of two x whose inverse is a normal float.
 DSV32_DEVICE float inverse_of_power(float x) { return __uint_as_float((254u << 23) - __float_as_uint(x)); }
 
 // ---- where a token's row and its key entry lie in the paged pools (backend/cache_layout.h) ----
 
-// The number of the row of `pos` in the pool that `pages` leads to.
+// The number of the row of `pos` in the pool whose pages `pages` lists.
 DSV32_DEVICE int64_t paged_row(const int32_t* pages, const CacheView& cache, int64_t seq, int64_t pos) {
   return static_cast<int64_t>(pages[seq * cache.max_pages + pos / kPageTokens]) * kPageTokens +
          pos % kPageTokens;
 }
 
-// Whether rows are copied 16 bytes at a time.
+// Whether rows can be copied 16 bytes at a time.
 inline bool has_whole_words(const CacheView& cache) {
   return is_aligned(cache.rows, 16) && is_aligned(cache.slots, 16) && cache.layout.row_bytes() % 16 == 0;
 }
 
-// Whether the sequence's slots are a top-k buffer's; else each row lies in the slot of its position.
+// Whether the sequence has a top-k buffer; without one each row lies in the slot of its position.
 DSV32_DEVICE bool has_buffer(const CacheView& cache, int64_t seq) {
   return cache.buffers && cache.buffers[seq].n_slots > 0;
 }
 
-// The beginning of the key page that holds `pos`.
+// The start of the key page that holds `pos`.
 DSV32_DEVICE uint8_t* key_page(const CacheView& cache, int64_t page_bytes, int64_t seq, int64_t pos) {
   return cache.key_pages +
          static_cast<int64_t>(cache.key_page_ids[seq * cache.max_pages + pos / kPageTokens]) * page_bytes;
 }
 
-// ---- the blocks that share a row: a cluster, which sees its blocks' shared memory; else one block ----
+// ---- the blocks that share a row: a cluster, whose blocks see each other's shared memory, or a single block
+// ----
 
-constexpr int kMostTeamBlocks = 8;  // of a cluster that every device with clusters takes
+constexpr int kMostTeamBlocks = 8;  // the largest cluster that every device with clusters accepts
 
 struct Team {
   int rank = 0, size = 1;
@@ -185,7 +189,8 @@ struct Team {
     size = static_cast<int>(cooperative_groups::this_cluster().num_blocks());
 #endif
   }
-  // All threads of all blocks; shared memory written before is seen after, by every block.
+  // A barrier of all threads of all blocks; afterwards every block sees the shared memory that was written
+  // before.
   __device__ void sync() const {
 #if __CUDA_ARCH__ >= 900
     if (size > 1) {

@@ -1,10 +1,10 @@
 // The GPU backend: memory, the order of operations, and recorded steps. The kernels' launchers are in
 // kernels.h.
 //
-// One stream carries the operations in order; a second one copies rows beside them. A recorded step is a CUDA
-// graph, which costs the host one call. Experts in host memory come through a ring (expert_ring.h) or are
-// left to the host (host_experts.h). The driver's calls are for the current device, so each operation selects
-// its own.
+// One stream runs the operations in order; a second stream copies rows at the same time. A recorded step is a
+// CUDA graph, which costs the host one call. Experts in host memory are copied through a ring (expert_ring.h)
+// or computed by the host (host_experts.h). The driver's calls go to the current device, so each operation
+// first selects the backend's device.
 #include "cuda/cuda_backend.h"
 
 #include <unistd.h>
@@ -24,18 +24,19 @@ namespace {
 using cuda::check_cuda;
 
 constexpr size_t kWorkspaceBytes = size_t{256} << 20;
-constexpr size_t kLibraryBytes = size_t{5} << 20;  // that cuBLASLt keeps once it is loaded: 4.2 MB measured
+constexpr size_t kLibraryBytes = size_t{5} << 20;  // cuBLASLt keeps these once it is loaded: 4.2 MB measured
 constexpr size_t kStagingBytes = size_t{128} << 20;
 constexpr size_t kLandingBytes = size_t{4} << 20;
 constexpr size_t kPastWeights = 256, kWeightAlignment = 256;
 constexpr long kMostProcessors = 24;
-constexpr size_t kStateBytes = 512;   // at the end of the workspace: a counter, and of posts to the host
-constexpr unsigned kMostFetches = 4;  // on their way at a time
+constexpr size_t kStateBytes =
+    512;  // at the end of the workspace: Launch::n_done, and the state of posts to the host
+constexpr unsigned kMostFetches = 4;  // under way at a time
 
-// Rises when a change of these sources changes bits of rows or keys (tests/gpu/test_cuda_row_digests.cpp).
+// Raised when a change of these sources changes bits of rows or keys (tests/gpu/test_cuda_row_digests.cpp).
 constexpr int kNumericsEpoch = 10;
 
-// What the driver takes later for kernels' code and recorded steps: not ours to plan with.
+// Device memory that the driver takes later for kernels' code and recorded steps: plans must leave it free.
 constexpr uint64_t kDriverBytes = uint64_t{256} << 20;
 
 PinningDriver pinning_driver(int device) {
@@ -50,7 +51,7 @@ PinningDriver pinning_driver(int device) {
           .unpin = [](void* memory) { cudaHostUnregister(memory); }};
 }
 
-// A recorded step. One that is still running is freed by the driver when it is done.
+// A recorded step. If a graph is destroyed while it runs, the driver frees it when it is done.
 class Graph : public Recording {
  public:
   Graph(int device, cudaStream_t stream, cudaGraphExec_t graph, cuda::HostExperts* host)
@@ -108,7 +109,7 @@ class CudaBackend : public Backend {
   }
 
   const char* name() const override { return "cuda"; }
-  // Grids follow the number of multiprocessors, and exp and sin come with the toolkit: bits may differ with
+  // Grids depend on the number of multiprocessors, and exp and sin on the toolkit: bits may differ with
   // either.
   std::string numerics() const override {
     select();
@@ -117,8 +118,8 @@ class CudaBackend : public Backend {
         cuda::device_attribute(cudaDevAttrComputeCapabilityMinor), n_sms_, CUDART_VERSION, kNumericsEpoch);
   }
   bool works_in_host_memory() const override { return false; }
-  // With 16 processors decode of one sequence gains 12 to 16 %: 15 threads read 125 GB/s. With 32 they read
-  // 160, and the link only takes from that (Q4_K, H100 and H200, 2026-11-23).
+  // With 16 processors decode of one sequence gains 12 to 16 % by the link: 15 threads read 125 GB/s. With 32
+  // processors the threads read 160 GB/s, and the link only slows them (Q4_K, H100 and H200, 2026-11-23).
   bool link_adds() const override { return sysconf(_SC_NPROCESSORS_ONLN) <= kMostProcessors; }
   bool roles_agree() const override { return false; }
 
@@ -135,7 +136,7 @@ class CudaBackend : public Backend {
   void free(Place place, void* memory) override {
     cudaSetDevice(device_);
     cudaStreamSynchronize(stream_);
-    // The ring may lie in that memory, or copy from it.
+    // The ring may lie in this memory, or copy from it.
     if (ring_ && (place == Place::host || ring_->lies_in(memory))) ring_->forget();
     if (place == Place::host) {
       host_memory_.give(pinned_.free(memory));
@@ -154,7 +155,7 @@ class CudaBackend : public Backend {
     if (n_bytes) CUDA_CHECK(cudaMemcpyAsync(device, host, n_bytes, cudaMemcpyHostToDevice, stream_));
   }
 
-  // Small results, such as a step's logits, come through pinned memory, which is several times faster.
+  // Small results, such as a step's logits, pass through pinned memory, which is several times faster.
   void download(void* host, const void* device, size_t n_bytes) override {
     join();
     if (n_bytes == 0) return wait();
@@ -177,7 +178,7 @@ class CudaBackend : public Backend {
 
   uint8_t* alloc_weights(Place place, size_t n_bytes, size_t n_part_bytes) override {
     if (place == Place::host) return take_host(n_bytes, "experts in host memory", n_part_bytes);
-    // The products may read up to a block past the end.
+    // Products may read up to one block past the end.
     const size_t n_taken = round_up(n_bytes + kPastWeights, kWeightAlignment);
     if (n_taken > expected_.size()) expect_weights(n_taken);
     uint8_t* memory = expected_.data();
@@ -222,7 +223,7 @@ class CudaBackend : public Backend {
     return std::make_unique<Graph>(device_, stream_, executable, host_.get());
   }
 
-  // A fetch on the side stream is waited for: it is measured alone.
+  // Waits for a fetch on the side stream, so that the fetch is measured alone.
   void mark() override {
     join();
     if (is_fetching()) fetched_[(n_fetches_ - 1) % kMostFetches].hold(stream_);
@@ -280,7 +281,8 @@ class CudaBackend : public Backend {
     }
     streamed_.record(side_stream_);
   }
-  // Kernels read rows from the pool after they were stored there: waiting here is enough.
+  // Kernels read rows from the pool only after this operation stored them: waiting for the pinning here is
+  // enough.
   void store_tokens(const StoreTokens& op) override {
     pinned_.wait(op.cache.rows);
     if (op.to_q.weight.data && op.to_q.role == Role::decode) return cuda::store_tokens_decode(op, launch());
@@ -300,8 +302,8 @@ class CudaBackend : public Backend {
     has_fetched_ = cuda::can_fetch_resolved(op);
     cuda::resolve(op, has_fetched_, here);
   }
-  // On the side stream, beside the main one. Each attend() waits for the next of them. None where resolve()
-  // has fetched.
+  // Runs on the side stream, beside the main one. Each attend() waits for the oldest fetch not yet waited
+  // for. Does nothing if resolve() has fetched.
   void fetch_latents(const FetchLatents& op) override {
     if (std::exchange(has_fetched_, false)) return;
     if (n_fetches_ - n_joined_ == kMostFetches)
@@ -331,14 +333,14 @@ class CudaBackend : public Backend {
     const bool is_decode = op.role == Role::decode;
     if (op.place == Place::host) return is_decode ? leave_to_host(op) : stream_experts(op);
     if (is_decode) return cuda::run_experts_decode(op, launch(), std::exchange(is_x_older_, false));
-    cuda::Launch here = launch();  // with the larger of two scratch memories
+    cuda::Launch here = launch();  // uses the larger of two scratch memories
     cuda::Workspace window(op.window, op.n_window_bytes);
     if (window.n_bytes_left() > workspace_.n_bytes_left()) here.workspace = &window;
     cuda::run_experts_prefill(op, here);
   }
   void sample(const Sample& op) override { cuda::sample(op, launch()); }
-  // The receiver copies, after what it still computes; the sender waits for the copy before it writes its
-  // states again.
+  // The receiver's stream copies, after the work already on it. The sender's stream waits for the copy,
+  // before it writes its states again.
   void hand_over(const HandOver& op) override {
     auto* to = dynamic_cast<CudaBackend*>(op.to);
     if (!to) return Backend::hand_over(op);
@@ -355,7 +357,7 @@ class CudaBackend : public Backend {
   }
 
  private:
-  // That device, which can be used and is the current one now: else throws Error{device}.
+  // Makes the device current and returns it; throws Error{device} if it cannot be used.
   static int selected(int device) {
     if (const DeviceProblem problem = find_problem(device); !problem.message.empty())
       fail(ErrorKind::device, problem.message, problem.hint);
@@ -363,7 +365,7 @@ class CudaBackend : public Backend {
     return device;
   }
 
-  // The device that the driver's calls of this thread are for; costs next to nothing.
+  // Directs the driver's calls of this thread to the device; costs next to nothing.
   void select() const { CUDA_CHECK(cudaSetDevice(device_)); }
 
   cuda::Launch launch() {
@@ -373,7 +375,7 @@ class CudaBackend : public Backend {
   }
   bool is_fetching() const { return n_joined_ != n_fetches_; }
 
-  // Where the two devices reach each other's memory, copies need not go by way of the host.
+  // Lets the two devices access each other's memory if they can, so that copies do not pass through the host.
   void meet(CudaBackend& other) {
     if (met_ == &other || device_ == other.device_) return;
     met_ = &other;
@@ -405,7 +407,7 @@ class CudaBackend : public Backend {
     if (!is_recording_) host_->expect(host_->take_posts());
   }
 
-  // Makes no call of the driver: a recording may be under way.
+  // Makes no driver calls: a recording may be under way.
   void meet_host() {
     if (!lane_) lane_ = std::make_shared<HostLane>(n_threads_, 1);
     uint8_t* mail = take_host(kMailboxBytes, "the mailbox of experts in host memory");
@@ -414,20 +416,21 @@ class CudaBackend : public Backend {
     host_ = std::make_unique<cuda::HostExperts>(lane_, mail, static_cast<cuda::HostExperts::State*>(state));
   }
 
-  // What follows sees the sums that were left to the host. Also selects the device.
+  // Later operations see the sums that the host computes. Also selects the device.
   void join() {
     const cuda::Launch here = launch();
     if (host_) host_->join(here);
   }
 
-  // Zeroed; freed with the backend.
+  // Zeroed memory; freed with the backend.
   uint8_t* take_host(size_t n_bytes, const char* what, size_t n_part_bytes = 0) {
     auto* memory = static_cast<uint8_t*>(alloc_pinned(n_bytes, what, n_part_bytes));
     placed_in_host_.push_back(memory);
     return memory;
   }
 
-  // What get() gives, within the limit; null: it has none.
+  // Returns get()'s memory and counts it against the limit; throws if the limit forbids it or get() returns
+  // null.
   template <typename Get>
   void* take(Place place, size_t n_bytes, const char* what, const char* hint, const Get& get) {
     MemoryBudget& budget = place == Place::host ? host_memory_ : device_memory_;
@@ -436,14 +439,14 @@ class CudaBackend : public Backend {
     budget.take(n_bytes);
     return memory;
   }
-  // Of a call of the driver's: null where it failed.
+  // The memory that a driver call allocated, or null if the call failed.
   static void* given(cudaError_t status, void* const& memory) {
     if (status == cudaSuccess) return memory;
     cudaGetLastError();
     return nullptr;
   }
 
-  // Divided over the nodes if it has parts.
+  // Divided over the NUMA nodes if n_part_bytes is given.
   void* alloc_pinned(size_t n_bytes, const char* what, size_t n_part_bytes = 0) {
     return take(Place::host, n_bytes, what,
                 "a smaller context (-c) needs less, a larger --host-mem allows more",
@@ -466,25 +469,25 @@ class CudaBackend : public Backend {
   const NumaNodes nodes_;
   PinnedMemory pinned_;
   const int n_sms_ = cuda::device_attribute(cudaDevAttrMultiProcessorCount);
-  const cuda::Stream stream_, side_stream_;             // the second copies rows beside the work
+  const cuda::Stream stream_, side_stream_;             // the second copies rows beside the first
   const cuda::Event enqueued_, streamed_;               // of stream_rows
   const cuda::Event resolved_, fetched_[kMostFetches];  // of fetch_latents
   const cuda::Event left_, arrived_;                    // of hand_over
-  unsigned n_fetches_ = 0, n_joined_ = 0;               // those that attend has joined
-  bool has_fetched_ = false;                            // resolve, what it found missing
-  const float* rounded_ = nullptr;                      // attend's newest o_c, where it is fp16 rows
-  std::vector<cudaEvent_t> marks_;                      // kept for later marks
-  size_t n_marks_ = 0;                                  // since laps() was called
+  unsigned n_fetches_ = 0, n_joined_ = 0;               // fetch_latents; those that attend waited for
+  bool has_fetched_ = false;                            // resolve has fetched the rows that it found missing
+  const float* rounded_ = nullptr;                      // the newest attend's o_c, if it has fp16 rows
+  std::vector<cudaEvent_t> marks_;                      // reused by later marks
+  size_t n_marks_ = 0;                                  // marks since laps() was called
   void* workspace_memory_ = nullptr;
   cuda::Workspace workspace_{nullptr, 0};
   uint32_t* n_done_ = nullptr;  // Launch::n_done
-  bool is_x_older_ = false;     // that of the experts than what chose them (run_experts_decode)
+  bool is_x_older_ = false;     // the experts' x is older than their choice (run_experts_decode)
   void* landing_ = nullptr;     // pinned, [kLandingBytes]
   void* staging_ = nullptr;     // pinned, [kStagingBytes]
   std::vector<void*> placed_weights_, placed_in_host_;
-  std::span<uint8_t> expected_;              // of the last of these, what no weights have yet
-  std::unordered_map<void*, size_t> sizes_;  // of device memory
-  std::unique_ptr<cuda::ExpertRing> ring_;   // both when there are experts in host memory
+  std::span<uint8_t> expected_;              // the unused rest of the last of placed_weights_
+  std::unordered_map<void*, size_t> sizes_;  // of device allocations
+  std::unique_ptr<cuda::ExpertRing> ring_;   // both only with experts in host memory
   std::unique_ptr<cuda::HostExperts> host_;
   bool is_recording_ = false;
   const CudaBackend* met_ = nullptr;

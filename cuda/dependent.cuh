@@ -1,23 +1,26 @@
-// Kernels that begin before the kernel ahead of them in the stream is done (programmatic dependent launch).
+// Kernels that may start before the previous kernel of the stream is done (programmatic dependent launch).
 //
-// On Hopper and later a kernel of launch_kernel() may begin when every block of the kernel ahead has called
-// let_next_start() or is done. What it does before wait_for_inputs() runs beside that kernel. The rule:
+// On Hopper and later a kernel of launch_kernel() may start when every block of the previous kernel has
+// called let_next_start() or has ended. Its code before wait_for_inputs() runs beside the previous kernel.
+// The rule:
 //
-// Every thread of such a kernel calls wait_for_inputs() once, on every path, before it reads what a kernel
-// writes and before it writes memory that others use.
+// Every thread of such a kernel calls wait_for_inputs() once, on every path, before it reads a kernel's
+// output and before it writes memory that other kernels use.
 //
-// Then the kernel ahead is complete, and so is every kernel before it. Where that one called let_next_start()
-// after its own wait, what the kernels before both wrote may be read without waiting, past the first cache
-// (DecodeRows::is_known and is_x_older, Attend::are_queries_older). Else only what no kernel of the step
-// writes may be read before the wait: weights, tables, the step's tokens and positions. What kernels write is
-// read by ordinary loads after it, not by __ldg or ld.global.nc, which the compiler may move ahead of the
-// wait. A kernel of launch_plain() waits for all before it. A thread that does none of this may end without a
-// wait where others of its block wait.
+// After the wait the previous kernel and all kernels before it are complete. Before the wait a kernel may
+// read only data that no kernel of the step writes: weights, tables, the step's tokens and positions. One
+// more case: if the previous kernel called let_next_start() after its own wait, the output of the kernels
+// before it is complete and may be read without waiting, past L1 (DecodeRows::is_known and is_x_older,
+// Attend::are_queries_older). After the wait, kernels' output is read by ordinary loads, not by __ldg or
+// ld.global.nc, which the compiler may move ahead of the wait. A kernel of launch_plain() starts when all
+// kernels before it are complete. A thread that reads and writes none of this may end without a wait if other
+// threads of its block wait.
 //
-// One exception: a layer's top-k buffers, which resolve_kernel alone writes, are read before the wait by it
-// and by what stores tokens (token_work.cuh). Every resolve_kernel lets the next kernel start only after its
-// own wait: no kernel after another layer's begins before this layer's is complete. Of a single layer two
-// follow each other in two steps, which a copy or the edge of a recorded step divides.
+// One exception: only resolve_kernel writes a layer's top-k buffers; resolve_kernel and the storing of tokens
+// (token_work.cuh) read them before the wait. This is safe: every resolve_kernel calls let_next_start() after
+// its own wait, so a kernel after another layer's resolve_kernel starts only when this layer's is complete.
+// With a single layer, the resolve_kernels of two steps are separated by a copy or by the edge of a recorded
+// step.
 #pragma once
 
 #include <concepts>
@@ -26,27 +29,27 @@
 
 namespace dsv32::cuda {
 
-// Until all kernels ahead are complete and what they wrote is seen.
+// Waits until all earlier kernels are complete and their output is visible.
 __device__ __forceinline__ void wait_for_inputs() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// The next kernel's blocks may come in where there is room: first thing in a kernel, since they can take
-// nothing from it once all of its own blocks are in.
+// Lets the next kernel's blocks start where a multiprocessor has room. Kernels usually call this first: the
+// next kernel's blocks start only after all blocks of this kernel have, so they take no room from them.
 __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Brings a line of constant memory near, before the wait.
+// Prefetches a line of constant data into L2, before the wait.
 __device__ __forceinline__ void prefetch_constant(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-// A count of any integer type, of blocks, threads or bytes.
+// A number of blocks, threads or bytes, from any integer type.
 struct Count {
   unsigned n;
   template <std::integral T>
@@ -69,7 +72,7 @@ struct Grid {
 // Dependent launches and clusters come with Hopper.
 inline bool is_hopper_or_later() { return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9; }
 
-// Enqueues a kernel. Throws Error{device} with its name, as the linker has it.
+// Enqueues a kernel. Throws Error{device} with the kernel's mangled name.
 template <typename... Params, typename... Args>
 void enqueue(void (*kernel)(Params...), const Grid& grid, cudaStream_t stream, bool is_dependent,
              Args&&... args) {
@@ -100,8 +103,9 @@ void enqueue(void (*kernel)(Params...), const Grid& grid, cudaStream_t stream, b
   fail(ErrorKind::device, format("%s: %s", name, cudaGetErrorString(status)));
 }
 
-// A kernel that keeps the rule above; on older devices as launch_plain(). All ask for the same division of an
-// SM's memory: blocks that want another one do not come in before the SM is empty.
+// Launches a kernel that keeps the rule above; on older devices as launch_plain(). All kernels ask for the
+// same split of an SM's memory between L1 and shared: a block with another split starts only when the SM is
+// empty.
 template <typename... Params, typename... Args>
 void launch_kernel(void (*kernel)(Params...), const Grid& grid, const Launch& launch, Args&&... args) {
   const bool is_hopper = is_hopper_or_later();
@@ -111,7 +115,7 @@ void launch_kernel(void (*kernel)(Params...), const Grid& grid, const Launch& la
   enqueue(kernel, grid, launch.stream, is_hopper && !launch.is_plain, std::forward<Args>(args)...);
 }
 
-// A kernel that begins when all before it is done.
+// Launches a kernel that starts when all earlier work is done.
 template <typename... Params, typename... Args>
 void launch_plain(void (*kernel)(Params...), const Grid& grid, const Launch& launch, Args&&... args) {
   enqueue(kernel, grid, launch.stream, false, std::forward<Args>(args)...);

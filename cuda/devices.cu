@@ -5,8 +5,8 @@
 namespace dsv32 {
 namespace {
 
-// One kernel of this build, to ask whether the device can run it, and by its shared memory what it was built
-// for: the versions that attributes tell are the same for sm_90 and sm_90a.
+// A kernel that shows whether the device can run this build. Its shared memory shows whether the code was
+// built for sm_90a: the versions in its attributes are the same for sm_90 and sm_90a.
 __global__ void probe_kernel([[maybe_unused]] int* out) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ int mark[32];
@@ -18,7 +18,8 @@ __global__ void probe_kernel([[maybe_unused]] int* out) {
 
 std::string version_text(int version) { return format("%d.%d", version / 1000, version % 1000 / 10); }
 
-// Of the first call that needs a driver. Without one, and with one that is too old, the status is the same.
+// status: of the first call that needs a driver. It is the same without a driver and with one that is too
+// old.
 DeviceProblem driver_problem(cudaError_t status) {
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver), cudaRuntimeGetVersion(&runtime);

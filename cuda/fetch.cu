@@ -1,6 +1,6 @@
-// The rows that a top-k buffer lacks, from the pinned host pool into their slots. On Hopper bulk copies take
-// them through shared memory: a few blocks of one warp fill the link. Elsewhere, and for rows that are no
-// whole 16-byte words, warps carry them.
+// Copies the rows that a top-k buffer lacks from the pinned host pool into their slots. On Hopper by bulk
+// copies through shared memory: a few warps fill the link. On other devices, and for rows that are not whole
+// 16-byte words, warps load and store them.
 
 #include "cuda/common.cuh"
 
@@ -19,19 +19,19 @@ DSV32_DEVICE RowCopy missing_row(const FetchLatents& op, int64_t t, int64_t m) {
           cache.slots + op.row_ids[i] * row_bytes};
 }
 
-constexpr int kCarriers = 32;       // warps; more slow the kernel beside, and fill the link no better
-constexpr int kBlockCarriers = 4;   // few multiprocessors lose room
-constexpr int kStages = 3;          // two on their way over the link, one on its way to the slots
-constexpr int kMostStageRows = 16;  // lanes that have a row
-// 32 warps with two such stages each on their way: several times what the link carries in its latency.
+constexpr int kCarriers = 32;       // warps; more would slow the kernel beside, and fill the link no better
+constexpr int kBlockCarriers = 4;   // so that few multiprocessors lose room
+constexpr int kStages = 3;          // two arrive over the link while one leaves for the slots
+constexpr int kMostStageRows = 16;  // lanes with a row
+// 32 warps with two such stages each under way: several times the bytes that the link carries in its latency.
 constexpr int kStageBytes = 10240;
 
 // slot = host row, for every missing row
-// Few warps; lane l has row l of each of the warp's stages.
-// Host row -> shared memory -> slot, both by bulk copies. Row n belongs to warp n modulo the warps: a few
-// rows are spread over all, and all are in one narrow range of ascending host addresses at any time (past a
-// gigabyte, each row out of order costs an address translation).
-// Bound by the link, and few rows by its latency.
+// kCarriers warps; lane l has row l of each of the warp's stages.
+// Host row -> shared memory -> slot, both by bulk copies. Warp n modulo kCarriers copies row n: a few rows
+// are spread over all warps, and at any time all warps read one narrow range of ascending host addresses (if
+// the pool exceeds a gigabyte, each row out of order costs an address translation).
+// Bound by the link; with few rows by its latency.
 // Measured (H200, 2026-11-24): 4096 rows of 640 bytes in 56 us, 84 % of memcpy's 55.5 GB/s; 8192: 87 %.
 __global__ void __launch_bounds__(32 * kBlockCarriers) fetch_bulk_kernel(FetchLatents op, int n_stage_rows) {
 #if __CUDA_ARCH__ >= 900
@@ -53,8 +53,9 @@ __global__ void __launch_bounds__(32 * kBlockCarriers) fetch_bulk_kernel(FetchLa
   }
   __syncwarp();
 
-  // One numbering of all tokens' missing rows, by token and then by position. A lane asks for rising numbers.
-  int64_t t = 0, n_before = 0;  // the token that it has reached, and the rows of those before
+  // Missing rows are numbered over all tokens, by token and then by position. A lane asks for ascending
+  // numbers.
+  int64_t t = 0, n_before = 0;  // the lane's current token, and the missing rows of all tokens before it
   const auto row_of = [&](int64_t number) -> RowCopy {
     for (; t < op.step.n_tokens; ++t) {
       const int64_t n = op.n_misses[t];
@@ -81,12 +82,12 @@ __global__ void __launch_bounds__(32 * kBlockCarriers) fetch_bulk_kernel(FetchLa
   for (int round = 0;; ++round) {
     const int stage = round % kStages;
     uint8_t* to = targets[stage][lane];
-    if (!__any_sync(0xffffffffu, to != nullptr)) break;  // numbers rise: nor have later rounds any
+    if (!__any_sync(0xffffffffu, to != nullptr)) break;  // numbers ascend: later rounds have no rows either
     wait_for_phase(&arrived[stage], round / kStages & 1);
     fence_async_proxy();
     if (to) copy_out(to, place(stage), row_bytes);
     commit_copies_out();
-    wait_until_read<1>();  // the round before has left its stage, which the next request fills
+    wait_until_read<1>();  // the previous round's stage is read out: the next request fills it
     request(round + kStages - 1);
   }
   wait_until_written();
@@ -96,9 +97,9 @@ __global__ void __launch_bounds__(32 * kBlockCarriers) fetch_bulk_kernel(FetchLa
 }
 
 // slot = host row, for every missing row
-// Grid (blocks, tokens): the warps of all blocks of a token take its rows in turn, 16 bytes a lane.
+// Grid (blocks, tokens): the warps of all blocks of a token copy its rows in turn, 16 bytes a lane.
 // Loads bypass L1 (the host's rows are read once); a 640-byte row is five whole 128-byte lines of the link.
-// Bound by the link, and few rows by its latency.
+// Bound by the link; with few rows by its latency.
 __global__ void fetch_plain_kernel(FetchLatents op) {
   const int64_t row_bytes = op.cache.layout.row_bytes(), t = blockIdx.y;
   const int warp = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / 32);
