@@ -1,5 +1,5 @@
-// The indexer's scores: score(t, s) = sum over heads h of w[t, h] * max(0, q[t, h] . key[s]), each by one
-// warp from its own key and query alone. choose_scores() chooses the kernel:
+// The indexer's scores: score(t, s) = sum over heads h of w[t, h] * max(0, q[t, h] . key[s]), computed by one
+// warp from its key and query alone. choose_scores() chooses the kernel:
 //
 // score_decode, score_prefill: Hopper, keys of 128 e4m3 values, up to 64 heads (indexer_hopper.cu)
 // score_mma_kernel: any device from sm_80, keys of 128 e4m3 values, any number of heads
@@ -12,12 +12,12 @@ namespace {
 
 constexpr int kMmaThreads = 128, kMmaTokens = 16;
 constexpr int kMmaRowBytes =
-    2 * kDim + 16;  // f16 queries of a head; 16 more so that eight heads lie in different banks
+    2 * kDim + 16;  // f16 queries of a head, and 16 bytes so that eight heads lie in different banks
 
 // score(t, s) by mma.sync, for devices before Hopper and for more than 64 heads.
-// Grid (pages, 16 tokens): a warp has 16 of the page's keys in registers and multiplies them with every head;
+// Grid (pages, 16 tokens): a warp holds 16 of the page's keys in registers and multiplies them by every head;
 // a token's queries pass through shared memory, 64 heads at a time, as f16 in the order of the products.
-// Bound by the tensor cores' f16 rate, and by widening the queries for only 64 keys.
+// Bound by the tensor cores' f16 rate, and by widening the queries once per 64 keys.
 __global__ void __launch_bounds__(kMmaThreads) score_mma_kernel(Scoring op) {
   __shared__ __align__(16) uint8_t queries[kHeads * kMmaRowBytes];
   __shared__ float factors[kHeads];
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kMmaThreads) score_mma_kernel(Scoring op) {
     }
     float sums[2] = {0, 0};
     for (int first_head = 0; first_head < op.n_heads; first_head += kHeads) {
-      __syncthreads();  // the queries before are done with
+      __syncthreads();  // the previous queries are read
       widen_queries<kMmaThreads>(op, t, first_head, [&](unsigned h, unsigned w, unsigned p, uint32_t pair) {
         *reinterpret_cast<uint32_t*>(queries + h * kMmaRowBytes + w / 4 * 128 + p * 16 + w % 4 * 4) = pair;
       });
@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(kMmaThreads) score_mma_kernel(Scoring op) {
 constexpr int kPlainThreads = 256, kPlainGroups = kPlainThreads / kPage;
 
 // score(t, s) in f32, for any sizes and for f32 keys.
-// Grid (pages, tokens): a thread has one key of the page and every fourth head; keys stand in shared memory
-// value by value. Bound by f32 arithmetic and shared memory; for comparisons and small models.
+// Grid (pages, tokens): a thread has one key of the page and every fourth head; shared memory holds the keys
+// transposed, [dim, 65]. Bound by f32 arithmetic and shared memory; for comparisons and small models.
 __global__ void __launch_bounds__(kPlainThreads) score_plain_kernel(Scoring op) {
   extern __shared__ float plain_keys[];  // [dim, 65]
   __shared__ float partial[kPlainGroups][kPage];

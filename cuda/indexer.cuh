@@ -1,20 +1,20 @@
-// What the indexer's kernels share: their parameters, and how 16 keys lie in the registers of a warp.
+// Shared by the indexer's kernels: their parameters, and how 16 keys lie in a warp's registers.
 //
-// Keys are the rows and heads the columns of a tensor-core product, so that the sum over the heads stays
-// almost inside a thread. A thread reads its part of a key as 16-byte words from the page to registers;
-// queries are laid out in the order of values that those words give.
+// In a tensor-core product keys are the rows and heads the columns, so that nearly all of the sum over heads
+// is inside a thread. A thread reads its part of a key as 16-byte words from the page to registers; the
+// queries' values are stored in the order that these words give.
 #pragma once
 
 #include "cuda/common.cuh"
 
 namespace dsv32::cuda {
 
-constexpr int kDim = 128;           // values of a key that the tensor-core kernels take
-constexpr int kHeads = 64;          // heads of one product; fewer are filled up with zeros
+constexpr int kDim = 128;           // values of a key in the tensor-core kernels
+constexpr int kHeads = 64;          // heads of one product; missing ones are zeros
 constexpr int kPage = kPageTokens;  // 64 keys
 constexpr int kQueryBytes = kHeads * kDim;
 
-// IndexerScores as the kernels need it: the layout's offsets are worked out on the host.
+// IndexerScores for the kernels, with the layout's offsets computed on the host.
 struct Scoring {
   const uint8_t* key_pages;
   const int32_t* key_page_ids;
@@ -31,8 +31,8 @@ struct Scoring {
   __device__ const uint8_t* page(int64_t sequence, int64_t i) const {
     return key_pages + static_cast<int64_t>(key_page_ids[sequence * max_pages + i]) * page_bytes;
   }
-  // With e4m3 queries of one tile: every factor that does not depend on the key. Zero for a head that only
-  // fills up.
+  // For e4m3 queries of one tile: the product of all factors that do not depend on the key. Zero past the
+  // last head.
   __device__ float head_factor(int64_t t, int h) const {
     if (h >= n_heads) return 0;
     return weights[t * n_heads + h] * weight_scale * q_scales[t * n_heads + h];
@@ -54,8 +54,8 @@ DSV32_DEVICE uint32_t widen(uint32_t pair) {
 }
 
 // A thread's part of the 16 keys that a warp holds as rows: lane = 4 g + c has rows g and g + 8, and of each
-// row the 16-byte words c and c + 4. Their eight 4-byte words i are its share of the products: as e4m3 half i
-// % 2 of step i / 2 (32 values); as f16 both halves of step i (16 values).
+// row the 16-byte words c and c + 4, together eight 4-byte words. Word i goes into the products: as e4m3,
+// half i % 2 of step i / 2 (32 values); as f16, both halves of step i (16 values).
 struct KeyFragment {
   uint4 rows[2][2];  // [row g, g + 8] [16-byte word]
 
@@ -72,11 +72,12 @@ struct KeyFragment {
   }
 };
 
-// Calls store(h, w, p, pair) for each f16 pair p of each 16-byte word w of 64 heads' queries, all of a block
-// together. In the order of the products the pair is number w % 4 of the four (8 values) at 8 * (w / 4) + p.
+// Calls store(h, w, p, pair) for each f16 pair p of each 16-byte word w of 64 heads' queries; the block's
+// threads share the work. The products read pairs in groups of four (8 values): this pair is number w % 4 of
+// group 8 * (w / 4) + p.
 template <unsigned n_threads, typename Store>
 DSV32_DEVICE void widen_queries(const Scoring& op, int64_t t, int first_head, const Store& store) {
-  constexpr unsigned kItems = kHeads * 8 / n_threads;  // words a thread
+  constexpr unsigned kItems = kHeads * 8 / n_threads;  // words of a thread
   const unsigned w = threadIdx.x % 8, first = threadIdx.x / 8;
   uint4 words[kItems];
   DSV32_UNROLL for (unsigned k = 0; k < kItems; ++k) words[k] =
@@ -89,8 +90,8 @@ DSV32_DEVICE void widen_queries(const Scoring& op, int64_t t, int first_head, co
   }
 }
 
-// sum += the relu'd products of a thread's two rows with its heads 8 * j + 2 * c + (0, 1); weights(j) gives
-// those two.
+// sums += weight * max(0, product) of a thread's two rows and its heads 8 * j + 2 * c + (0, 1); weights(j)
+// returns these two heads' weights.
 template <typename Weights>
 DSV32_DEVICE void add_heads(const float (&products)[32], const Weights& weights, float (&sums)[2]) {
   DSV32_UNROLL for (int j = 0; j < 8; ++j) {
@@ -102,7 +103,7 @@ DSV32_DEVICE void add_heads(const float (&products)[32], const Weights& weights,
   }
 }
 
-// The sums over the four lanes of a row; afterwards even lanes have row g and odd ones row g + 8.
+// Adds the sums of the four lanes of a row; even lanes return row g, odd lanes row g + 8.
 DSV32_DEVICE float fold_rows(const float (&sums)[2], int lane) {
   const bool is_odd = lane & 1;
   float sum = is_odd ? sums[1] : sums[0];
@@ -110,7 +111,7 @@ DSV32_DEVICE float fold_rows(const float (&sums)[2], int lane) {
   return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
 }
 
-// indexer_hopper.cu. n_pages: of the longest sequence, at least.
+// indexer_hopper.cu. n_pages: at least the pages of the longest sequence.
 void score_decode(const Scoring& op, int64_t n_pages, const Launch& launch);
 void score_prefill(const Scoring& op, int64_t n_pages, const Launch& launch);
 

@@ -1,7 +1,7 @@
 // The indexer's scores by Hopper's asynchronous tensor-core products: 128 e4m3 values, up to 64 heads.
 //
-//   score_decode    one token of a sequence and many pages a block, e4m3 widened to f16
-//   score_prefill   256 keys stay in registers while the tokens' queries stream past, e4m3
+//   score_decode    a block has one token at a time and many of its pages, e4m3 widened to f16
+//   score_prefill   a block's 256 keys stay in registers while the tokens' queries stream past, e4m3
 
 #include "cuda/indexer.cuh"
 
@@ -9,11 +9,11 @@ namespace dsv32::cuda {
 namespace {
 
 constexpr int kDecodeThreads = 128, kDecodeBlocks = 4;  // of an SM
-constexpr int32_t kPagesBeside = 6;  // that take as long as what a block does once for each of its tokens
+constexpr int32_t kPagesBeside = 6;  // they take as long as a block's fixed work for a token
 
-// A block's share of all tokens' pages, token by token: `page` to `end` of token t, then those of the tokens
-// after, n_units in all. A token has a unit for each page, after those for beginning with it; the first has
-// none of these, since every block begins once.
+// A block's share of all tokens' pages, token by token: pages `page` to `end` of token t; n_units are left
+// for the next tokens. A token has one unit for each page, and before them kPagesBeside units for its fixed
+// work. The first token has none of the latter, since every block begins once.
 struct Share {
   int32_t t, page, end, n_units;
 
@@ -21,13 +21,13 @@ struct Share {
   static __device__ int32_t units_of(const Scoring& op, int32_t t) {
     return n_before(t) + op.pos[t] / kPage + 1;
   }
-  // From `unit` of token t on; no page where the share ends before there is one.
+  // Takes units from `unit` of token t on; no pages if the share ends before the first page.
   __device__ void take_token(const Scoring& op, int32_t unit) {
     const int32_t last = min(unit + n_units, units_of(op, t));
     n_units -= last - unit;
     page = max(0, unit - n_before(t)), end = last - n_before(t);
   }
-  // This block's. Each warp finds it for itself: a lane adds up a run of tokens.
+  // This block's share. Every warp computes it: a lane adds up the units of consecutive tokens.
   static __device__ Share of_block(const Scoring& op, int lane) {
     const int32_t n_each = (op.n_tokens + 31) / 32, past = min((lane + 1) * n_each, op.n_tokens);
     int32_t t = min(lane * n_each, past), sum = 0;
@@ -49,9 +49,10 @@ struct Share {
   }
 };
 
-// score(t, s) in decode, exact: f16 holds e4m3 values as they are, and products are summed in f32.
-// All blocks have as many pages, whatever the tokens' lengths (Share); a warp has 16 of a page's 64 keys. A
-// page's keys are on their way to registers while those before are multiplied: 34 KB for each SM.
+// score(t, s) in decode, exact: f16 holds e4m3 values exactly, and products are summed in f32.
+// All blocks have equally many pages, whatever the tokens' lengths (Share); a warp has 16 of a page's 64
+// keys. The next page's keys are loaded to registers while a page's keys are multiplied: 34 KB under way per
+// SM.
 // Bound by reading the keys, 132 bytes each. Measured (H100, 2026-11-25): 131 072 keys in 15.5 us; 201 tokens
 // with 952 thousand keys, each 4 736 or one 131 072 and the rest 4 096, in 63 us, 2.0 TB/s.
 __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_kernel(Scoring op) {
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_ke
   __shared__ float factors[kHeads];
   let_next_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = lane % 4;
-  const int row = 16 * warp + lane / 4 + 8 * (lane & 1);  // whose score this lane has in the end
+  const int row = 16 * warp + lane / 4 + 8 * (lane & 1);  // the key whose score this lane stores
   Share share = Share::of_block(op, lane);
   const int32_t* ids = nullptr;  // of the token's pages
   const auto page_of = [&](int32_t i) {
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_ke
     load_next();
     next_page = page_of(share.page + 1);
 
-    if (!is_first) __syncthreads();  // the token before is done with its queries
+    if (!is_first) __syncthreads();  // the previous token's queries are read
     widen_queries<kDecodeThreads>(op, share.t, 0, [&](unsigned h, unsigned w, unsigned p, uint32_t pair) {
       const unsigned at = w / 4 * kQueryBytes + h * 128 + (p ^ h % 8) * 16 + w % 4 * 4;
       *reinterpret_cast<uint32_t*>(queries + at) = pair;
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_ke
       uint32_t a[8][4];
       DSV32_UNROLL for (int step = 0; step < 8; ++step) {
         keys.widened(step, a[step]);
-        // Widened here, before the products begin, and not between them.
+        // Forces widening here, before the products begin, not between them.
         asm volatile("" : "+r"(a[step][0]), "+r"(a[step][1]), "+r"(a[step][2]), "+r"(a[step][3]));
       }
       const float scale = key_scale;
@@ -135,9 +136,9 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_ke
 
 constexpr int kArrangeThreads = 2 * kHeads;
 
-// The e4m3 queries of each token in the order of the products, as wgmma_operand() wants them, and what each
-// head's sum is multiplied by. A block a token: thread (h, j) exchanges 4 x 4 words of 4 bytes, half a head.
-// Bound by reading and writing 8 KB a token.
+// Stores each token's e4m3 queries in the order of the products, in the layout of wgmma_operand(), and the
+// factor of each head's sum. One block per token: thread (h, j) transposes 4 x 4 words of 4 bytes, half a
+// head. Bound by reading and writing 8 KB a token.
 __global__ void __launch_bounds__(kArrangeThreads)
     arrange_queries_kernel(Scoring op, uint8_t* queries, float* factors) {
   const int64_t t = blockIdx.x;
@@ -163,9 +164,10 @@ struct PrefillShared {
 };
 
 // score(t, s) in prefill.
-// Grid (256 keys, up to 128 tokens): a warpgroup has 128 keys, two operands of 64 rows; a warp 32 of those.
-// Keys stay in registers, queries come into 8 slots; one warp's sums hide behind another's products.
-// Bound by the tensor cores: 16384 operations a token and key, e4m3 to f32 (a step keeps about 14 bits).
+// Grid (256 keys, up to 128 tokens): a warpgroup has 128 keys, two operands of 64 rows; a warp has 32 of
+// these keys. Keys stay in registers, queries are copied into 8 slots; one warp's sums hide behind another's
+// products.
+// Bound by the tensor cores: 16384 operations per token and key, e4m3 to f32 (a step keeps about 14 bits).
 // Measured (H200, 2026-11-21): 128 tokens at 131 072 keys: 789 TFLOP/s.
 __global__ void __launch_bounds__(kPrefillThreads, 2)
     score_prefill_kernel(Scoring op, const uint8_t* queries, const float* factors, int n_tokens_most) {
@@ -186,13 +188,12 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
   }
   __syncthreads();
 
-  // Tokens that see no key of the block are passed over, by the copies as by the products: both count the
-  // others alone.
+  // Copies and products both skip tokens that see no key of the block, and do not count them.
   const auto next_token = [&](int i) {
     while (i < n_tokens && sm.pos[i] < first_key) ++i;
     return i;
   };
-  int copied = next_token(0);  // of thread 0: the token whose queries are copied next
+  int copied = next_token(0);  // thread 0's: the token whose queries are copied next
   const auto copy_next = [&](int slot) {
     if (copied >= n_tokens) return;
     const int64_t t = first_token + copied;
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
   if (threadIdx.x == 0) {
     DSV32_NO_UNROLL for (int slot = 0; slot < kSlots; ++slot) copy_next(slot);
   }
-  int n_left = 0;  // of thread 0: slots that were waited for, in the order of tokens
+  int n_left = 0;  // thread 0's: number of slots that it has waited for, in the order of tokens
   const auto refill = [&](int n_done) {
     DSV32_NO_UNROLL for (; n_left < n_done && copied < n_tokens; ++n_left) {
       wait_for_phase(&sm.pipe.empty[n_left % kSlots], n_left / kSlots & 1);
@@ -212,8 +213,8 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
     }
   };
 
-  // Key 32 * warp + 16 * o + r of the block is row 16 * (warp % 4) + r of operand o; lane c of a row ends
-  // with o = c / 2 and the row's half c % 2.
+  // Key 32 * warp + 16 * o + r of the block is row 16 * (warp % 4) + r of operand o; lane c of a row stores
+  // the score of o = c / 2 and row half c % 2.
   KeyFragment keys[2];
   float key_scale = 0;
   int32_t loaded_seq = -1;
@@ -223,14 +224,14 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
     int32_t max_pos = sm.pos[i];
     for (int k = i + 1; k < n_tokens && sm.seq[k] == loaded_seq; ++k) max_pos = max(max_pos, sm.pos[k]);
     keys[0].clear(), keys[1].clear();
-    if (first_warp_key / kPage * kPage > max_pos) return;  // there may be no such page
+    if (first_warp_key / kPage * kPage > max_pos) return;  // the page may not exist
     const uint8_t* page = op.page(loaded_seq, first_warp_key / kPage);
     const uint8_t* rows = page + op.keys_offset + first_warp_key % kPage * kDim;
     keys[0].load(rows, lane), keys[1].load(rows + 16 * kDim, lane);
     key_scale = __ldg(reinterpret_cast<const float*>(page + op.scales_offset) + own_key % kPage);
   };
 
-  constexpr int kTogether = 4;  // tokens whose products follow one another without a pause
+  constexpr int kTogether = 4;  // tokens whose products follow each other without a pause
   float products[2][32];
   const auto start = [&](int o, int slot) {
     const uint64_t b = wgmma_operand(shared_address(sm.queries[slot]));
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
                    b + 2 * step, step > 0);
     wgmma_commit();
   };
-  // Of operand o, when its products are there.
+  // Adds up the finished products of operand o.
   const auto add = [&](int o, int slot, float(&sums)[2]) {
     DSV32_UNROLL for (int j = 0; j < 32; ++j) asm volatile("" : "+f"(products[o][j])::"memory");
     add_heads(
@@ -254,7 +255,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
   int n_done = 0;
   for (int i = next_token(0); i < n_tokens;) {
     if (sm.seq[i] != loaded_seq) load_keys(i);
-    int tokens[kTogether], n = 1;  // n of them; the last one again for those that there are not
+    int tokens[kTogether], n = 1;  // n of them; the rest repeat the last one
     tokens[0] = i;
     i = next_token(i + 1);
     DSV32_UNROLL for (int u = 1; u < kTogether; ++u) {
@@ -285,7 +286,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
       const float sum = (c & 2 ? of_1 : of_0) + __shfl_xor_sync(0xffffffffu, c & 2 ? of_0 : of_1, 2);
       if (own_key <= sm.pos[tokens[u]])
         op.scores[(first_token + tokens[u]) * op.scores_stride + own_key] = sum * key_scale;
-      // The slots of the tokens before these are filled again.
+      // Refills the slots of the tokens before this group.
       if (u == kTogether / 2 && threadIdx.x == 0) refill(n_done);
     }
     __syncwarp();
@@ -309,7 +310,8 @@ void score_prefill(const Scoring& op, int64_t n_pages, const Launch& launch) {
   uint8_t* queries = launch.workspace->take<uint8_t>(int64_t{op.n_tokens} * kQueryBytes);
   float* factors = launch.workspace->take<float>(int64_t{op.n_tokens} * kHeads);
   launch_plain(arrange_queries_kernel, {op.n_tokens, kArrangeThreads}, launch, op, queries, factors);
-  // Two blocks an SM; at least four rounds of them where there is enough to do: the last one is not full.
+  // Two blocks per SM; if there is enough work, at least four rounds of blocks, since the last round is not
+  // full.
   const int64_t n_blocks = ceil_div(n_pages * kPage, kPrefillKeys);
   const int64_t n_tokens =
       std::clamp<int64_t>(n_blocks * op.n_tokens / (8 * launch.n_sms), 16, kPrefillTokens);

@@ -1,6 +1,6 @@
-// How every launcher of cuda/ is called, and the checks it makes. A launcher takes an operation's params
-// struct (backend/backend.h) and a Launch; it checks shapes, does nothing when there is nothing to do,
-// enqueues its kernels and never waits or allocates: a decode step is captured in a CUDA graph.
+// How every launcher of cuda/ is called. A launcher takes an operation's struct of parameters
+// (backend/backend.h) and a Launch, checks shapes and enqueues kernels. Without work it does nothing. It
+// never waits or allocates, because decode steps are captured in CUDA graphs.
 #pragma once
 
 #include <concepts>
@@ -22,7 +22,7 @@ inline void check_cuda(cudaError_t status, const char* call, const char* file, i
   fail(ErrorKind::device, format("%s at %s:%d: %s", call, file, line, cudaGetErrorString(status)));
 }
 
-// Scratch device memory of one operation: operations follow one another on one stream, so each starts at the
+// Scratch device memory of one operation. Operations follow each other on one stream, so each starts at the
 // beginning.
 class Workspace {
  public:
@@ -50,18 +50,18 @@ class Workspace {
   size_t n_used_ = 0;
 };
 
-// The multiprocessors that sums are divided for (H100, H200): how a sum is cut into parts must not depend on
-// the device at hand, nor on how many tokens are computed beside it.
+// Sums are cut into parts for this many multiprocessors (H100, H200): the cut must not depend on the device,
+// nor on the number of tokens of the step.
 constexpr int kPlannedSms = 132;
 
 struct Launch {
   cudaStream_t stream;
   Workspace* workspace;  // reset before each operation
   int n_sms;
-  // No kernel begins before all ahead of it is done (dependent.cuh): while rows are fetched beside the
-  // stream, so that the fetch finds room, and where the stream joins the fetch.
+  // No kernel starts before all earlier ones are done (dependent.cuh). Set while rows are fetched beside the
+  // stream, so that the fetch finds room, and where the stream waits for the fetch.
   bool is_plain = false;
-  // On the device: a counter of blocks, zero between kernels; null: there is none.
+  // On the device: a counter of blocks, zero between kernels; or null.
   uint32_t* n_done = nullptr;
 
   // The same with other scratch memory.
@@ -91,7 +91,7 @@ bool is_of_hopper(Kernel* kernel) {
   return attributes_of(kernel).ptxVersion >= 90;
 }
 
-// Bytes of shared memory that a launch may ask for, beside the kernel's own.
+// Bytes of dynamic shared memory that a launch may ask for.
 template <typename Kernel>
 int most_shared_bytes(Kernel* kernel) {
   return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) -

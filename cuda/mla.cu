@@ -1,12 +1,13 @@
-// Sparse MLA, absorbed: a token's heads attend to the same selected latent rows, keys and values at once.
+// Sparse MLA, absorbed: all heads of a token attend to the same selected latent rows, which are keys and
+// values.
 //
-// With V3.2's sizes (rank 512, rope 64) the tensor cores work: a CTA takes one token and 16, 32 or 64 of its
-// heads, brings the rows as bf16 into shared memory once for all of them, and walks over blocks of 64 rows
-// with a running softmax. In decode the blocks of a token are dealt out to kSplits CTAs, and
-// mla_combine_kernel merges their parts; in prefill one CTA has them all. Hopper has its own kernels for
-// prompts (mla_hopper.cu) and for decode of many heads (mla_decode.cu); other sizes and f32 rows go to
-// mla_plain.cu. How many heads a CTA takes and how blocks are dealt follows from the heads and the role
-// alone: batches, buffers and full residency give the same bits.
+// For V3.2's sizes (rank 512, rope 64) tensor cores compute: a CTA takes one token and 16, 32 or 64 of its
+// heads, copies the rows as bf16 into shared memory once for all these heads, and goes through blocks of 64
+// rows with a running softmax. In decode kSplits CTAs share the blocks of a token, and mla_combine_kernel
+// merges their parts; in prefill one CTA has all blocks. Hopper has its own kernels for prompts
+// (mla_hopper.cu) and for decode of many heads (mla_decode.cu); mla_plain.cu takes other sizes and f32 rows.
+// The heads of a CTA and the split of blocks depend only on the number of heads and the role: batches,
+// buffers and full residency give the same bits.
 #include "cuda/mla.cuh"
 
 namespace dsv32::cuda {
@@ -58,7 +59,7 @@ DSV32_DEVICE void add_values(float (&o)[kTiles][8][4], const uint8_t* p, const u
   }
 }
 
-constexpr int kWarpRows = kBlockRows / kWarps;      // rows of a block that one warp brings in
+constexpr int kWarpRows = kBlockRows / kWarps;      // rows of a block that one warp copies
 constexpr int kStatBytes = (kWarps * 16 + 64) * 4;  // maxima and factors of heads
 
 template <KvType kKv, int kTiles>
@@ -68,7 +69,7 @@ constexpr int shared_bytes(int n_stages) {
   return 16 * kTiles * (kRowLines + 1) * kLine + n_tile_bytes + kStatBytes;
 }
 
-// The warp's eight fp8 rows from the landing place to bf16; lane r knows the scales of row r.
+// Widens the warp's eight fp8 rows from the landing place to bf16; lane r has the scales of row r.
 DSV32_DEVICE void expand_rows(const uint8_t* landing, uint8_t* k, uint32_t scales, int warp, int lane) {
   constexpr int row_bytes = kRowBytes<KvType::fp8>;
 #pragma unroll 4
@@ -85,13 +86,13 @@ DSV32_DEVICE void expand_rows(const uint8_t* landing, uint8_t* k, uint32_t scale
 }
 
 // o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j of one token.
-// CTA: one token, 16 kTiles heads, every n_splits-th block of 64 rows; 8 warps. Scores: a warp has 16 heads x
-// 8 kTiles rows; values: all heads x 64 columns, sums in registers, weights through shared memory. Rows are
-// gathered by cp.async while the block before is worked on, and widened once for all heads. Sums are rescaled
-// only when a maximum grows by 2^kSlack.
+// CTA: one token, 16 kTiles heads, every n_splits-th block of 64 rows; 8 warps. For scores a warp has 16
+// heads x 8 kTiles rows; for values all heads x 64 columns, with sums in registers; weights pass through
+// shared memory. cp.async gathers the next block's rows during the present block's work; rows are widened
+// once for all heads. Sums are rescaled only when a maximum grows by 2^kSlack.
 // Bound: prefill: reading shared memory (64 heads: 3500 of about 6000 cycles a block are the scores');
-// decode: latency, of one block a CTA with 2048 rows. Measured (H200, 2026-11-21): one token, 128 heads, 2048
-// fp8 rows: 23.5 us with the merge.
+// decode: the latency of one block per CTA with 2048 rows. Measured (H200, 2026-11-21): one token, 128 heads,
+// 2048 fp8 rows: 23.5 us with the merge.
 template <KvType kKv, int kTiles>
 __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const Plan plan) {
   constexpr int kHeads = 16 * kTiles, kGroups = kWarps / kTiles;  // groups of warps that share 16 heads
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   float* largest_of = reinterpret_cast<float*>(p + kHeads * kLine);  // [kGroups, kHeads]
   float* shrink = largest_of + kWarps * 16;                          // [kHeads]
   uint8_t* tiles = p + kHeads * kLine + kStatBytes;  // [1 or n_stages, kBlockRows, kRank + kRope] bf16
-  uint8_t* landing = tiles + kBlockBytes;            // fp8 rows as they come
+  uint8_t* landing = tiles + kBlockBytes;            // fp8 rows as copied
 
   let_next_start();
   wait_for_inputs();
@@ -109,11 +110,11 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   const int tile = blockIdx.x % plan.n_head_tiles, split = blockIdx.x / plan.n_head_tiles % plan.n_splits;
   const int64_t t = blockIdx.x / plan.n_head_tiles / plan.n_splits, seq = op.step.seq[t];
   const int n = op.n_selected[t], n_blocks = (n + kBlockRows - 1) / kBlockRows;
-  if (plan.part && split >= n_blocks) return;  // the merge knows that this part is empty
+  if (plan.part && split >= n_blocks) return;  // the merge skips this part
   const int head_row = warp % kTiles * 16, group = warp / kTiles, latent_row = group * 8 * kTiles;
   const float scale = op.scale * 1.44269504f;
 
-  const int first_row = warp * kWarpRows + lane % kWarpRows;  // of a block, which this lane looks up
+  const int first_row = warp * kWarpRows + lane % kWarpRows;  // the row of a block that this lane looks up
   RowPlace place = find_row(op, t, split * kBlockRows + first_row, n);
   start_rows<kKv, kWarpRows>(plan.rows, place.id, kKv == KvType::fp8 ? landing : tiles, warp * kWarpRows,
                              lane);
@@ -129,15 +130,14 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
     const bool is_last = block + plan.n_splits >= n_blocks;
     uint8_t* k = tiles + stage * kBlockBytes;
     wait_all_copies();
-    __syncthreads();  // the rows are there, and nobody reads the block before any more
+    __syncthreads();  // the rows are there, and all warps have read the previous block
     if constexpr (kKv == KvType::fp8) {
       expand_rows(landing, k, scales, warp, lane);
       __syncthreads();
     } else if (plan.n_stages == 2) {
       stage ^= 1;
     }
-    const bool is_early =
-        kKv == KvType::fp8 || plan.n_stages == 2;  // there is room for the next block's rows
+    const bool is_early = kKv == KvType::fp8 || plan.n_stages == 2;  // the next block's rows have room now
     if (!is_last && is_early) {
       start_rows<kKv, kWarpRows>(plan.rows, next.id,
                                  kKv == KvType::fp8 ? landing : tiles + stage * kBlockBytes, warp * kWarpRows,
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
     }
   }
 
-  __syncthreads();  // shrink is read no more: it now takes the maxima, and largest_of the sums
+  __syncthreads();  // from here shrink holds the maxima, and largest_of the sums
   DSV32_UNROLL for (int h = 0; h < 2; ++h) {
     const int row = head_row + lane / 4 + 8 * h;
     const float sum = quad_sum(running.sum[h]);
@@ -209,9 +209,9 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   }
 }
 
-// o_c = sum_s 2^(m_s - m) part_s / sum_s 2^(m_s - m) sum_s over the parts s of one token and head, in order.
-// CTA: one token and head, 128 threads of four columns; the first warp makes the weights. Parts past
-// n_selected were never written and are not read. Bound by reading the parts from L2.
+// o_c = sum_s 2^(m_s - m) part_s / sum_s 2^(m_s - m) sum_s over the parts s of one token and head, in
+// ascending order. CTA: one token and head, 128 threads of four columns; the first warp computes the weights.
+// Parts past n_selected are not written and not read. Bound by reading the parts from L2.
 __global__ void __launch_bounds__(kRank / 4) mla_combine_kernel(const Attend op, const Plan plan) {
   __shared__ float weights[kSplits];
   let_next_start();
@@ -246,8 +246,8 @@ __global__ void __launch_bounds__(kRank / 4) mla_combine_kernel(const Attend op,
 
 // ---- the launcher ----
 
-// By CTAs of kTiles times 16 heads. False, and nothing is done, where the heads are fewer or the device has
-// too little shared memory.
+// Attends by CTAs of kTiles times 16 heads. Returns false and does nothing if half as many tiles hold all
+// heads or the device has too little shared memory.
 template <KvType kKv, int kTiles>
 bool attend_tiles(const Attend& op, Plan plan, const Launch& launch) {
   const int n_most_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
@@ -275,8 +275,8 @@ bool attend_tiles(const Attend& op, Plan plan, const Launch& launch) {
   return true;
 }
 
-// As many tiles as heads and shared memory allow: up to four in prefill, where each CTA brings in queries,
-// and two in decode, so that one token has CTAs for all multiprocessors. False when the device has too little
+// Takes as many tiles as heads and shared memory allow: up to four in prefill, where each CTA loads queries,
+// up to two in decode, so that one token has CTAs for all multiprocessors. False if the device has too little
 // shared memory.
 template <KvType kKv>
 bool attend_generic(const Attend& op, const Plan& plan, const Launch& launch) {

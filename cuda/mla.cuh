@@ -1,9 +1,9 @@
-// What the kernels of sparse MLA share: sizes, how selected rows come into shared memory, the softmax.
+// Shared by the kernels of sparse MLA: sizes, copying selected rows into shared memory, the softmax.
 //
-// A block is 64 selected rows of one token, copied in chunks of 16 bytes. Queries, latents and weights lie in
-// shared memory as Hopper's products and ldmatrix want them: lines of 128 bytes, nine columns of lines for a
-// row of 576 values, and chunk c of row r at place c ^ r % 8 of its line, so that eight rows of one chunk
-// cover all banks.
+// A block is 64 selected rows of one token, copied in chunks of 16 bytes. Queries, latents and weights have
+// the layout of Hopper's products and ldmatrix in shared memory: lines of 128 bytes, nine columns of lines
+// for a row of 576 values, and chunk c of row r at place c ^ r % 8 of its line, so that one chunk of eight
+// rows covers all banks.
 #pragma once
 
 #include "cuda/common.cuh"
@@ -15,46 +15,47 @@ void attend_plain(const Attend& op, const Launch& launch);
 
 struct Plan;
 
-// Hopper's products; fp8 and bf16 rows. mla_hopper.cu: prompts; mla_decode.cu and mla_few.cu: decode.
+// By Hopper's products; fp8 and bf16 rows. mla_hopper.cu: prompts; mla_decode.cu and mla_few.cu: decode.
 void attend_hopper(const Attend& op, Plan plan, const Launch& launch);
 void attend_decode(const Attend& op, Plan plan, const Launch& launch);
-// Of so few tokens that mla_few.cu has a multiprocessor for each CTA; plan.n_most_blocks is known.
+// For so few tokens that each CTA of mla_few.cu has a multiprocessor; needs plan.n_most_blocks.
 void attend_few(const Attend& op, Plan plan, const Launch& launch);
 
 constexpr int kRank = 512, kRope = 64;
-constexpr int kBlockRows = 64;  // selected rows that are worked on at once
+constexpr int kBlockRows = 64;  // selected rows that are processed at once
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kLine = 128;                              // bytes
 constexpr int kRowLines = (kRank + kRope) * 2 / kLine;  // of a row of queries or latents, bf16
 constexpr int kBlockBytes = kRowLines * kBlockRows * kLine;
-constexpr int kSplits = 32;  // CTAs of mla.cu that share a token's rows in decode: a block each of 2048 rows
+constexpr int kSplits =
+    32;  // CTAs of mla.cu that share a token's rows in decode: one block each with 2048 rows
 constexpr float kSlack = 8;  // the running maximum may lag behind the true one by this power of two
 
-// ---- bringing rows in ----
+// ---- copying rows into shared memory ----
 
-// A selected row; -1: past the end. Scales are those of fp8 rows.
+// A selected row; id -1: past the end. Only fp8 rows have scales.
 struct FoundRow {
   int32_t id;
   uint32_t scales;
 };
 
-// What the tensor-core kernels need besides the operation.
+// The tensor-core kernels' parameters besides the operation.
 struct Plan {
   int n_head_tiles;     // CTAs side by side for one token and split
   int n_splits;         // CTAs that share the rows of one token: split s takes blocks s, s + n_splits, ...
-  int n_stages;         // bf16 rows: tiles in shared memory, 1 or 2
+  int n_stages;         // bf16 rows: blocks in shared memory, 1 or 2
   const uint8_t* rows;  // cache.slots
-  const uint8_t* f16_rows = nullptr;  // the same as fp16, by position (mla_hopper.cu)
+  const uint8_t* f16_rows = nullptr;  // the rows as fp16, by position (mla_hopper.cu)
   int64_t page_bytes;                 // of a key page
-  float* part;           // [n_tokens, n_splits, n_heads, kRank] sums not yet divided; null: one CTA has all
+  float* part;  // [n_tokens, n_splits, n_heads, kRank] sums before the division; null: one CTA has all blocks
   float2* part_max_sum;  // [n_tokens, n_splits, n_heads] largest score (base 2) and the sum of the weights
-  RoundedRows rounded;   // [n_tokens, n_heads, kRank] instead of op.o_c; without values: f32 there
+  RoundedRows rounded;   // [n_tokens, n_heads, kRank] the output; if values is null: f32 in op.o_c
 
-  // What mla_decode.cu leaves from its first kernel to its second.
+  // Passed from mla_decode.cu's first kernel to its second.
   FoundRow* found = nullptr;  // [n_tokens, n_most_blocks, kBlockRows]
   uint4* weights;             // [n_tokens, n_most_blocks, n_head_warps, kWeightLines, 32]
   int n_most_blocks, n_head_warps;
-  // And mla_few.cu: weights [n_tokens, n_head_tiles, n_most_blocks, kFewChunks], and of each head and block
+  // In mla_few.cu: weights [n_tokens, n_head_tiles, n_most_blocks, kFewChunks], and for each head and block
   // the power and the weights' sum.
   float2* powers = nullptr;  // [n_tokens, n_head_tiles, n_most_blocks, kFewHeads]
 };
@@ -70,8 +71,8 @@ inline Attend of_tokens(const Attend& op, int64_t first, int64_t n) {
   return part;
 }
 
-// Calls attend_tokens(tokens, n, scratch) for as many tokens at a time, n at most, as have room with
-// n_bytes_token each of scratch memory.
+// Calls attend_tokens(op, n_together, scratch) for groups of at most n_together tokens: as many as scratch
+// memory has room for, with n_bytes_token each.
 template <typename AttendTokens>
 void in_groups(const Attend& op, int64_t n_bytes_token, const Launch& launch, AttendTokens attend_tokens) {
   const int64_t n_room = launch.workspace->n_bytes_left() / n_bytes_token;
@@ -82,7 +83,7 @@ void in_groups(const Attend& op, int64_t n_bytes_token, const Launch& launch, At
     attend_tokens(of_tokens(op, first, std::min(n_together, op.step.n_tokens - first)), n_together, scratch);
 }
 
-// Returns work.operator()<type>() of the rows' type, fp8 or bf16.
+// Calls work.operator()<type>() with the rows' type, fp8 or bf16.
 template <typename Work>
 auto with_kv(const Attend& op, const Work& work) {
   return op.cache.layout.kv_type == KvType::fp8 ? work.template operator()<KvType::fp8>()
@@ -92,12 +93,13 @@ auto with_kv(const Attend& op, const Work& work) {
 template <KvType kKv>
 constexpr int kRowBytes = kKv == KvType::fp8 ? kRank + 2 * kRope : 2 * (kRank + kRope);
 
-// Where chunk `chunk` of row `row` lies in an array of n_rows rows: [columns of lines][n_rows][kLine bytes].
+// The offset of chunk `chunk` of row `row` in an array of n_rows rows: [columns of lines][n_rows][kLine
+// bytes].
 DSV32_DEVICE int chunk_place(int chunk, int row, int n_rows) {
   return chunk / 8 * n_rows * kLine + row * kLine + ((chunk ^ row) & 7) * 16;
 }
 
-// Where the selected row j of a token lies, and its position.
+// The slot of a token's selected row, and its position.
 struct RowPlace {
   int64_t id;  // -1: past the end
   int32_t pos;
@@ -110,8 +112,8 @@ DSV32_DEVICE RowPlace find_row(const Attend& op, int64_t t, int j, int n) {
   return {op.row_ids ? op.row_ids[at] : paged_row(op.cache.slot_pages, op.cache, op.step.seq[t], pos), pos};
 }
 
-// Starts the copy of kRows rows of a block from first_row on by one warp; lane r knows the place of row
-// first_row + r, eight lanes copy a line. bf16 rows go to where products read them, fp8 rows to a landing
+// Starts one warp's copies of kRows rows of a block from first_row on; lane r has the id of row first_row +
+// r, eight lanes copy a line. bf16 rows go to the place where products read them, fp8 rows to a landing
 // place.
 template <KvType kKv, int kRows>
 DSV32_DEVICE void start_rows(const uint8_t* rows, int64_t id, uint8_t* to, int first_row, int lane) {
@@ -131,7 +133,7 @@ DSV32_DEVICE int32_t find_page(const Attend& op, int64_t seq, const RowPlace& pl
   return place.id < 0 ? 0 : op.cache.key_page_ids[seq * op.cache.max_pages + place.pos / kPageTokens];
 }
 
-// The four ue8m0 scales of a row; 1 for rows past the end.
+// The four ue8m0 scales of a row; all 1 for rows past the end.
 DSV32_DEVICE uint32_t load_scales(const Attend& op, int64_t page_bytes, int32_t page, const RowPlace& place) {
   if (place.id < 0) return 0x7f7f7f7fu;
   const uint8_t* scales = op.cache.key_pages + page * page_bytes + place.pos % kPageTokens * 4;
@@ -139,7 +141,7 @@ DSV32_DEVICE uint32_t load_scales(const Attend& op, int64_t page_bytes, int32_t 
 }
 
 // Two e4m3 values, each in the upper byte of a half, times a power of two, as bf16: exact. The seven bits of
-// exponent and fraction, shifted to where bf16 has them, are the value times 2^-120 (denormals too).
+// exponent and fraction, shifted to bf16's place, are the value times 2^-120 (also for denormals).
 DSV32_DEVICE uint32_t expand_pair(uint32_t halves, __nv_bfloat162 scale) {
   const uint32_t bits = (halves & 0x80008000u) | ((halves >> 4) & 0x07f007f0u);
   const __nv_bfloat162 rebias = __bfloat162bfloat162(__ushort_as_bfloat16(0x7b80));  // 2^120
@@ -159,7 +161,7 @@ DSV32_DEVICE void expand_chunk(const uint4& codes, uint32_t scales, uint8_t* k, 
     out[2 * i] = expand_pair(__byte_perm(in[i], 0, 0x1404), scale);
     out[2 * i + 1] = expand_pair(__byte_perm(in[i], 0, 0x3424), scale);
   }
-  // As store_chunks() (mla_fill.cuh), whose code would be longer here.
+  // Does the same as store_chunks() (mla_fill.cuh), which would compile to longer code here.
   const uint4 low = {out[0], out[1], out[2], out[3]}, high = {out[4], out[5], out[6], out[7]};
   const int odd = lane / 4 % 2;
   *reinterpret_cast<uint4*>(k + chunk_place(2 * lane + odd, row, kBlockRows)) = odd ? high : low;
@@ -171,7 +173,7 @@ DSV32_DEVICE uint32_t pack_bf16(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Eight values of a head's query, to an aligned place; zeros past the last chunk and head.
+// Loads eight values of a head's query; `values` is aligned. Zeros past the last chunk and head.
 DSV32_DEVICE void load_query_chunk(const Attend& op, int64_t t, int64_t head, int chunk, float (&values)[8]) {
   DSV32_UNROLL for (int i = 0; i < 8; ++i) values[i] = 0;
   if (head >= op.n_heads || chunk >= kRowLines * 8) return;
@@ -185,8 +187,8 @@ DSV32_DEVICE void load_query_chunk(const Attend& op, int64_t t, int64_t head, in
   }
 }
 
-// The queries of n_rows heads as bf16 [n_rows, kRank + kRope] by threads 0 ... kThreads - 1; zeros for heads
-// past the last.
+// Threads 0 ... kThreads - 1 load the queries of n_rows heads as bf16 [n_rows, kRank + kRope]; zeros for
+// heads past the last.
 DSV32_DEVICE void load_queries(const Attend& op, int64_t t, int first_head, int n_rows, uint8_t* q) {
   for (int c = threadIdx.x; c < n_rows * kRowLines * 8; c += kThreads) {
     const int row = c / (kRowLines * 8), chunk = c % (kRowLines * 8);
@@ -197,15 +199,15 @@ DSV32_DEVICE void load_queries(const Attend& op, int64_t t, int first_head, int 
   }
 }
 
-// Writes a thread's kN sums of head h of its two, times a factor: o[4 c + 2 h + e] is column 8 c +
-// 2 (lane % 4) + e from `out` on.
+// Writes a thread's sums of head h (of its two) times a factor: o[4 c + 2 h + e] to out[8 c + e]. The
+// thread's first column is 2 (lane % 4).
 template <int kN>
 DSV32_DEVICE void store_head(const float* o, int h, float factor, float* out) {
   DSV32_UNROLL for (int c = 0; c < kN / 4; ++c) *
       reinterpret_cast<float2*>(out + c * 8) = {o[4 * c + 2 * h] * factor, o[4 * c + 2 * h + 1] * factor};
 }
 
-// Over the four lanes that share a thread's heads.
+// Over the four lanes that have the same two heads.
 DSV32_DEVICE float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
@@ -217,14 +219,14 @@ DSV32_DEVICE float quad_sum(float x) {
 
 // ---- the softmax ----
 
-// What a thread knows of its two heads (lane / 4 and 8 further) of the warp's 16: scores are in base 2.
+// A thread's softmax of its two heads (lane / 4 and lane / 4 + 8) of the warp's 16; scores are in base 2.
 struct Running {
-  float largest[2] = {-INFINITY, -INFINITY};  // no more than kSlack below the largest score so far
+  float largest[2] = {-INFINITY, -INFINITY};  // at most kSlack below the largest score so far
   float sum[2] = {0, 0};                      // of the weights in the thread's own columns
 };
 
-// Scores to base 2, those of rows past the end to -infinity; the largest of each of the thread's heads in the
-// warp's columns.
+// Converts scores to base 2, and scores of rows past the end to -infinity. Returns the largest score in the
+// warp's columns of each of the thread's heads.
 template <int kTiles>
 DSV32_DEVICE float2 scale_scores(float (&s)[kTiles][4], float scale, int first_row, int n, int lane) {
   float largest[2] = {-INFINITY, -INFINITY};
@@ -237,7 +239,8 @@ DSV32_DEVICE float2 scale_scores(float (&s)[kTiles][4], float scale, int first_r
   return {quad_max(largest[0]), quad_max(largest[1])};
 }
 
-// Weights 2^(score - largest), as bf16 into p; summed as rounded, so that they add up to one.
+// Stores weights 2^(score - largest) as bf16 in p. The rounded weights are summed, so that normalised they
+// add up to one.
 template <int kTiles>
 DSV32_DEVICE void store_weights(const float (&s)[kTiles][4], Running& running, uint8_t* p, int head_row,
                                 int latent_row, int lane) {
@@ -252,8 +255,8 @@ DSV32_DEVICE void store_weights(const float (&s)[kTiles][4], Running& running, u
   }
 }
 
-// Takes the largest score of this block of each of the thread's heads. Returns whether a maximum grew; then
-// `factors` is what the sums of before are worth by the new one.
+// Updates the running maxima by this block's largest score of each of the thread's heads. Returns whether a
+// maximum grew. `factors`: by which the earlier sums must be multiplied.
 DSV32_DEVICE bool grow(Running& running, const float (&largest_here)[2], float (&factors)[2]) {
   bool is_grown = false;
   DSV32_UNROLL for (int h = 0; h < 2; ++h) {

@@ -1,8 +1,8 @@
-// The small operations of a step, each a kernel of its own: embedding, norm, sums, gates, the router, and
-// what is stored and turned where it is not beside a product (beside.cuh); and weights that arrive, put into
-// bands.
+// The small operations of a step, each in its own kernel: embedding, norm, sums, gates and the router;
+// storing tokens and turning queries if they do not run beside a product (beside.cuh); and putting loaded
+// weights into bands.
 //
-// In decode launch latency bounds them, in prompts one reading of their input.
+// Bound by launch latency in decode, by one reading of their input in prefill.
 #include "cuda/dequant.cuh"
 #include "cuda/token_work.cuh"
 
@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kThreads = 256, kEmbedThreads = 64;
 
-// out[t] = row tokens[t] of the table. Grid (tokens, pieces of a row); a thread sixteen values at a time
-// (floats, whose rows may have any length, one at a time). Bound by latency.
+// out[t] = row tokens[t] of the table. Grid (tokens, pieces of a row); a thread takes sixteen values at a
+// time (one at a time of float types, whose rows may have any length). Bound by latency.
 template <TensorType kType>
 __global__ void embed_kernel(Embed op) {
   __shared__ uint32_t grid[kGridWords<kType> > 0 ? kGridWords<kType> : 1];
@@ -37,10 +37,9 @@ __global__ void embed_kernel(Embed op) {
 
 constexpr int kNormThreads = 512, kHeld = 16;  // values of a row that a thread keeps in registers
 
-// out = x * rsqrt(mean(x^2) + eps) * weight, f32. A block a row; each thread every blockDim-th value, the
-// first kHeld in registers, the others read twice. x and out may be the same row: every thread reads its
-// values before the sum is known and writes the same ones after. Bound by latency in decode, by bytes in
-// prefill.
+// out = x * rsqrt(mean(x^2) + eps) * weight, f32. One block per row; a thread has every blockDim-th value,
+// keeps the first kHeld in registers and reads the others twice. x and out may be the same row: a thread
+// writes only the values that it has read. Bound by latency in decode, by bytes in prefill.
 __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNorm op) {
   let_next_start();
   const float* x = op.x + blockIdx.x * op.x_stride;
@@ -61,7 +60,7 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNorm op) {
   for (int i = first + kHeld * step; i < width; i += step) out[i] = x[i] * factor * op.weight[i];
 }
 
-// y += x. A thread four values, or what is left at the end. Bound by bytes.
+// y += x. A thread takes four values, fewer at the end. Bound by bytes.
 __global__ void add_kernel(Add op, bool is_aligned) {
   let_next_start();
   wait_for_inputs();
@@ -77,7 +76,7 @@ __global__ void add_kernel(Add op, bool is_aligned) {
 
 DSV32_DEVICE float gated(float value, float up) { return value / (1.0f + expf(-value)) * up; }
 
-// A thread four values, or what is left at the end. Bound by bytes.
+// A thread takes four values, fewer at the end. Bound by bytes.
 __global__ void gate_kernel(float* values, const float* up, const float* factors, GateScales scales,
                             int64_t n_values, int64_t width, bool is_aligned) {
   let_next_start();
@@ -96,7 +95,7 @@ __global__ void gate_kernel(float* values, const float* up, const float* factors
   }
 }
 
-// A block a token (token_work.cuh). Bound by latency.
+// One block per token (token_work.cuh). Bound by latency.
 __global__ void route_experts_kernel(const __grid_constant__ RouteExperts op) {
   extern __shared__ float floats[];
   let_next_start();
@@ -114,9 +113,9 @@ __global__ void turn_queries_kernel(const __grid_constant__ TurnQueries op,
   turn_block(op, blocks, blockIdx.x, static_cast<int>(blockIdx.y), floats);
 }
 
-// See StoreTokens. Grid (tokens, parts). The kernel writes the host pool's pinned memory itself, 640 bytes
-// over the link, which nobody waits for. Sums and stages run in one order whatever the number of threads.
-// Bound by latency in decode, by the link in prefill (about 50 GB/s).
+// See StoreTokens. Grid (tokens, parts). The kernel itself writes the row to the host pool's pinned memory,
+// 640 bytes over the link; nothing waits for these writes. Sums and stages have the same order for any number
+// of threads. Bound by latency in decode, by the link in prefill (about 50 GB/s).
 __global__ void __launch_bounds__(kStoreThreads)
     store_tokens_kernel(const __grid_constant__ StoreTokens op, StoreRoom room) {
   extern __shared__ __align__(16) uint8_t shared[];
@@ -126,9 +125,9 @@ __global__ void __launch_bounds__(kStoreThreads)
 
 constexpr int kBandThreads = 512, kBlocksPerSm = 2;
 
-// band [n_steps, 16, step] = rows [16, n_steps, step], words of as many bytes as divide a step. A block a
-// band at a time, by way of its own scratch memory [16, row]. Bound by bytes: each is read and written twice,
-// half of that in L2.
+// band [n_steps, 16, step] = rows [16, n_steps, step], in words whose size divides a step. A block takes a
+// band at a time and copies it through its own scratch memory [16, row]. Bound by bytes: each is read and
+// written twice, half of that in L2.
 template <typename Word>
 __global__ void __launch_bounds__(kBandThreads)
     put_in_bands_kernel(Word* bands, int64_t n_bands, unsigned n_row_words, unsigned n_step_words,
@@ -143,7 +142,7 @@ __global__ void __launch_bounds__(kBandThreads)
       const unsigned step_row = i / n_step_words, step = step_row / kBandRows, row = step_row % kBandRows;
       band[i] = rows[row * n_row_words + step * n_step_words + i % n_step_words];
     }
-    __syncthreads();  // until all is read
+    __syncthreads();  // all of `rows` is read
   }
 }
 

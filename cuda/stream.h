@@ -21,7 +21,7 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-// A point of a stream that other streams wait for.
+// A point in a stream for which other streams can wait.
 class Event {
  public:
   Event() { CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
@@ -30,7 +30,7 @@ class Event {
   Event& operator=(const Event&) = delete;
   void record(cudaStream_t stream) const { CUDA_CHECK(cudaEventRecord(event_, stream)); }
   void hold(cudaStream_t stream) const { CUDA_CHECK(cudaStreamWaitEvent(stream, event_)); }
-  // What `after` is given from now on begins when all that `before` was given is done.
+  // Later work of `after` starts when the present work of `before` is done.
   void order(cudaStream_t before, cudaStream_t after) const { record(before), hold(after); }
 
  private:
