@@ -1,14 +1,22 @@
+// Sparse MLA in decode by Hopper's asynchronous products, in two kernels: the first computes weights, the
+// second adds values. Bits do not depend on how the work is divided.
+//
+// A block's weights are relative to its own power, its largest score rounded up; the second kernel scales
+// them by a power of two to the largest power of all blocks. Each output is one chain over all rows in
+// ascending order. So the first kernel may be divided by blocks and the second by columns, and nothing is
+// merged. Few tokens have their own kernels with the same bits (mla_few.cu).
 #include "cuda/mla_weigh.cuh"
 
 namespace dsv32::cuda {
 namespace {
 
-// How the second kernel divides its shared memory: it adds kColumns columns of kGroups times 64 heads.
+// How the second kernel divides its shared memory. A CTA adds kColumns columns of kGroups times 64 heads.
 template <KvType kKv, int kGroups, int kColumns>
 struct AddSizes {
-  static constexpr int kStages = kColumns == 256 ? 3 : kColumns == 128 ? 4 : 8;  // of values as fp16
+  static constexpr int kStages = kColumns == 256 ? 3 : kColumns == 128 ? 4 : 8;  // fp16 values
   static constexpr int kStageBytes = kBlockRows * kColumns * 2;
-  // Rows as they lie in the cache: a lane copies and widens 16 values of kSteps rows of a block.
+  // Rows are copied in the cache's format: a lane copies and widens 16 values of each of kSteps rows of a
+  // block.
   static constexpr int kChunks = kColumns / 16, kSteps = kBlockRows * kChunks / kGroupThreads;
   static constexpr int kChunkCopies = kKv == KvType::fp8 ? 1 : 2;  // of 16 bytes
   static constexpr int kRowsAhead =
@@ -23,12 +31,12 @@ struct AddSizes {
 };
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Of a thread's two heads over all blocks: the power that weights are brought to, and their sum.
+// A thread's two heads over all blocks: the common power of the weights, and the weights' sum.
 struct Totals {
   float power[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 };
 
-// The four lanes that share two heads take every fourth block each.
+// Each of the four lanes that have the same two heads takes every fourth block.
 DSV32_DEVICE Totals total(const uint4* weights, int64_t n_block_weights, int n_blocks, int lane) {
   Totals totals;
   const auto grow = [&](int h, float power) {
@@ -51,10 +59,10 @@ DSV32_DEVICE Totals total(const uint4* weights, int64_t n_block_weights, int n_b
   return totals;
 }
 
-// A thread's weights on their way through its own places in shared memory.
+// Copies a thread's weights through its own places in shared memory.
 template <int kAhead, int kLineThreads>
 struct WeightCopies {
-  const uint4* from;  // of this thread in block 0
+  const uint4* from;  // the thread's weights of block 0
   int64_t n_block_weights;
   uint32_t to;
   int n_blocks;
@@ -71,7 +79,7 @@ struct WeightCopies {
   }
 };
 
-// The block's operands at the power of all blocks.
+// The block's operands, scaled to the common power.
 template <typename Copies>
 DSV32_DEVICE void take_weights(const Copies& copies, const Totals& totals, int block,
                                uint32_t (&a)[kOperandLines][4]) {
@@ -83,9 +91,9 @@ DSV32_DEVICE void take_weights(const Copies& copies, const Totals& totals, int b
   }
 }
 
-// Weights by values into o: o[32 c + 4 j + e] is of head lane / 4 + 8 (e / 2) of the warp's 16, column 64 c +
-// 8 j + 2 (lane % 4) + e % 2. There are two sets of operands of kTogether blocks: one is made ready while the
-// products of the other are under way.
+// o += weights times values: o[32 c + 4 j + e] is head lane / 4 + 8 (e / 2) of the warp's 16, column 64 c + 8
+// j + 2 (lane % 4) + e % 2. Two sets of operands of kTogether blocks alternate: one is prepared while the
+// other's products run.
 template <int kColumns, int kTogether, int kAhead, typename Copies, typename ValueRing>
 DSV32_DEVICE void add_blocks(const Copies& copies, const Totals& totals, const uint8_t* stages,
                              ValueRing* ring, int lane, float (&o)[kColumns / 2]) {
@@ -119,8 +127,9 @@ DSV32_DEVICE void add_blocks(const Copies& copies, const Totals& totals, const u
   for (; block < copies.n_blocks; ++block) add(block, last), wgmma_wait();
 }
 
-// Brings columns first_column ... of all rows in as fp16, by four warps of 16 rows of a block each. Where
-// rows lie comes kRowsAhead blocks before the rows, and these kRowsAhead blocks before they are widened.
+// Fills stages with columns first_column ... of all rows as fp16, by groups of four warps; a warp has 16 rows
+// of a block. Rows' places are copied kRowsAhead blocks before the rows, and rows kRowsAhead blocks before
+// they are widened.
 template <KvType kKv, typename Sizes, typename ValueRing>
 DSV32_DEVICE void fill_values(const Plan& plan, const FoundRow* found, int n_blocks, int first_column,
                               uint8_t* stages, uint8_t* landing, FoundRow* table, ValueRing* ring, int group,
@@ -128,7 +137,7 @@ DSV32_DEVICE void fill_values(const Plan& plan, const FoundRow* found, int n_blo
   constexpr int kAhead = Sizes::kRowsAhead, kCopies = Sizes::kChunkCopies, kStepRows = 32 / Sizes::kChunks;
   constexpr int kStepBytes = kCopies * 32 * 16;
   static_assert(kStepRows * Sizes::kSteps == kFillRows);
-  constexpr int kTogether = Sizes::kSteps == 4 ? 4 : 2;  // steps whose values are loaded at once
+  constexpr int kTogether = Sizes::kSteps == 4 ? 4 : 2;  // steps whose values are loaded together
   table += (group * 4 + warp) * 2 * kAhead * kFillRows;
   landing += (group * kAhead * 4 + warp) * Sizes::kSteps * kStepBytes + lane * 16;
   found += warp * kFillRows + lane;
@@ -182,10 +191,10 @@ DSV32_DEVICE void fill_values(const Plan& plan, const FoundRow* found, int n_blo
 
 #endif
 
-// o_c = the sum of weights times latents over the weights' sum, of what mla_weigh_kernel has left. CTA: one
-// token, kGroups times 64 heads, kColumns of the columns; the last eight warps bring values in, a group of
-// four warps has the sums of 64 heads in registers. Bound: many tokens: the products; one token: bringing in
-// weights, 256 KB a CTA.
+// o_c = sum of weights times latents / sum of weights, with mla_weigh_kernel's weights. CTA: one token,
+// kGroups times 64 heads, kColumns columns; the last eight warps load values, a group of four warps has the
+// sums of 64 heads in registers. Bound: many tokens: the products; one token: loading weights, 256 KB per
+// CTA.
 template <KvType kKv, int kGroups, int kColumns>
 __global__ void __launch_bounds__(threads_of(kGroups), 1) mla_add_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -246,8 +255,8 @@ void launch_add(const Attend& op, Plan plan, const Launch& launch) {
                 plan);
 }
 
-// CTAs that share a token's blocks: with which the first kernel takes the shortest; a CTA begins as long as
-// two blocks take.
+// The number of CTAs that share a token's blocks: the one with which the first kernel is fastest. A CTA's
+// start takes as long as two blocks.
 int choose_splits(int64_t n_ctas, int64_t n_blocks, int n_sms) {
   int best = 1;
   int64_t least = INT64_MAX;
@@ -258,8 +267,8 @@ int choose_splits(int64_t n_ctas, int64_t n_blocks, int n_sms) {
   return best;
 }
 
-// CTAs are of 128 heads, which share what is brought in; where few tokens have few of these, the second
-// kernel's are of 64.
+// CTAs have 128 heads, which share the loaded rows. If there are few such CTAs, the second kernel's have 64
+// heads.
 template <KvType kKv>
 void attend_tokens(const Attend& op, Plan plan, const Launch& launch) {
   const int64_t n_single = op.step.n_tokens * ceil_div(op.n_heads, kHeads);
@@ -271,7 +280,7 @@ void attend_tokens(const Attend& op, Plan plan, const Launch& launch) {
   static_assert(kBytes <= kMostSharedBytes);
   launch_kernel(mla_weigh_kernel<kKv>, {n_double * plan.n_splits, threads_of(kWeighGroups), kBytes}, launch,
                 op, plan);
-  // A CTA of 128 columns takes two thirds as long as one of 256.
+  // A CTA of 128 columns takes two thirds of the time of one of 256.
   const auto rounds = [&](int n_columns) { return ceil_div(n_double * (kRank / n_columns), launch.n_sms); };
   if (n_single * (kRank / kSingleColumns) <= launch.n_sms)
     launch_add<kKv, 1, kSingleColumns>(op, plan, launch);

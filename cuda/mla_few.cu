@@ -1,10 +1,17 @@
+// Sparse MLA in decode on Hopper for few tokens: the same bits as mla_decode.cu, from two kernels with
+// smaller CTAs.
+//
+// One token is bound by latency: a CTA waits for rows whose place a table says, for queries and for weights.
+// So CTAs have 32 heads and load all their inputs at once, and the second kernel has all its values in shared
+// memory when the first is done. Each CTA fills a multiprocessor: if there are more CTAs than
+// multiprocessors, mla_decode.cu is faster.
 #include "cuda/mla_few_weigh.cuh"
 
 namespace dsv32::cuda {
 namespace {
 
 constexpr int kAddThreads = kFewThreads + kGroupThreads;
-constexpr int kFewSlots = 18;                // for blocks of weights
+constexpr int kFewSlots = 18;                // of weights, a block each
 constexpr int kValueLine = kFewColumns * 2;  // bytes
 constexpr int kLookups = kFewBlocks * kBlockRows / kFewThreads;
 
@@ -13,28 +20,28 @@ struct AddRoom {
   uint8_t values[kFewBlocks * kBlockRows * kValueLine];
   uint4 weights[kFewSlots][kFewChunks];
   FoundRow found[kFewBlocks * kBlockRows];
-  float2 powers[kFewBlocks][kFewHeads];  // and sums; later in .x what weights are worth by the power of all
+  float2 powers[kFewBlocks][kFewHeads];  // and the weights' sums; later .x is the factor to the common power
   float totals[kFewHeads];
   uint64_t full[kFewBlocks], empty[kFewBlocks], powers_full;  // each used once
 };
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Named barriers: the warp that asks for weights tells those that fill that the room's barriers are there;
-// and of those that fill.
+// Named barriers. Ready: the warp that copies weights tells the filling warps that the room's barriers are
+// initialised. Filling: of the filling warps.
 constexpr int kReadyBarrier = 1, kFillingBarrier = 2;
 
-// A row of 32 values is a line of 64 bytes, whose four chunks are exchanged by the row's number over two
-// modulo 4 (the "64-byte swizzle", in groups of eight rows).
+// A row of 32 values is a line of 64 bytes. Chunk c of row r is at place c ^ (r / 2) % 4 (the "64-byte
+// swizzle", in groups of eight rows).
 DSV32_DEVICE int value_place(int row, int chunk) {
   return row * kValueLine + ((chunk ^ (row >> 1)) & 3) * 16;
 }
-// The operand [16 rows, 32 values] from a multiple of 16 rows on.
+// The operand [16 rows, 32 values]; the first row is a multiple of 16.
 DSV32_DEVICE uint64_t few_value_operand(uint32_t address) {
   return uint64_t{(address & 0x3ffffu) >> 4} | uint64_t{1} << 16 | uint64_t{8 * kValueLine >> 4} << 32 |
          uint64_t{2} << 62;
 }
 
-// Where a token's rows lie, to room.found. Returns what is known of the thread's own.
+// Stores the slots of a token's rows in room.found. `places` and `pages` are those of the thread's own rows.
 template <KvType kKv>
 DSV32_DEVICE void find_rows(const Attend& op, int64_t t, int64_t seq, int n, AddRoom& room,
                             RowPlace (&places)[kLookups], int32_t (&pages)[kLookups]) {
@@ -49,15 +56,15 @@ DSV32_DEVICE void find_rows(const Attend& op, int64_t t, int64_t seq, int n, Add
       static_cast<int32_t>(places[i].id);
 }
 
-// Of the thread's own rows, to room.found.
+// Stores the scales of the thread's own rows in room.found.
 DSV32_DEVICE void note_scales(const uint32_t (&scales)[kLookups], AddRoom& room) {
   DSV32_UNROLL for (int i = 0; i < kLookups; ++i) room.found[threadIdx.x + i * kFewThreads].scales =
       scales[i];
   sync_at<kFewThreads>(kFillingBarrier);
 }
 
-// Brings a token's values of 32 columns in, zeros past the last row: a thread 16 bytes of a row at a time,
-// eight rows at once. Scales come meanwhile.
+// Loads 32 columns of a token's values, zeros past the last row: a thread loads 16 bytes of each of eight
+// rows at once. Scales are loaded at the same time.
 template <KvType kKv>
 DSV32_DEVICE void load_values(const Attend& op, const Plan& plan, int first_column,
                               const RowPlace (&places)[kLookups], const int32_t (&pages)[kLookups],
@@ -97,7 +104,8 @@ DSV32_DEVICE void load_values(const Attend& op, const Plan& plan, int first_colu
   fence_async_proxy();
 }
 
-// Asks for all that the kernel ahead has made, by one thread: powers, and weights as far as there is room.
+// Starts the copies of the first kernel's powers and weights, by one thread. Weights wait until a slot is
+// free.
 DSV32_DEVICE void ask_weights(const Plan& plan, int64_t at, int n_blocks, AddRoom& room) {
   const uint32_t n_power_bytes = n_blocks * kFewHeads * sizeof(float2);
   arrive_expecting(&room.powers_full, n_power_bytes);
@@ -111,8 +119,8 @@ DSV32_DEVICE void ask_weights(const Plan& plan, int64_t at, int n_blocks, AddRoo
   }
 }
 
-// Over all blocks, four threads a head, every fourth block each: the power, what each block is worth by it,
-// and the weights' sum.
+// Computes over all blocks the common power of each head, each block's factor to it, and the weights' sum.
+// Each of a head's four threads takes every fourth block.
 DSV32_DEVICE void total_heads(int n_blocks, AddRoom& room) {
   const int head = threadIdx.x / 4, quarter = threadIdx.x % 4;
   float2 known[kFewBlocks / 4];
@@ -134,7 +142,7 @@ DSV32_DEVICE void total_heads(int n_blocks, AddRoom& room) {
   if (quarter == 0) room.totals[head] = total;
 }
 
-// A block's operands of the warp's 16 heads, at the power of all blocks. After that its slot is free.
+// Takes a block's operands of the warp's 16 heads, scaled to the common power, and frees the slot.
 using Operands = uint32_t[kOperandLines][4];
 DSV32_DEVICE void take_weights(AddRoom& room, int block, int n_blocks, int head_warp, int lane, Operands& a) {
   wait_for_phase(&room.full[block], 0);
@@ -151,9 +159,9 @@ DSV32_DEVICE void take_weights(AddRoom& room, int block, int n_blocks, int head_
   if (lane == 0 && block + kFewSlots < n_blocks) arrive(&room.empty[block]);
 }
 
-// Weights by values, all blocks in one chain: o[4 c + 2 h + e] is of head lane / 4 + 8 h of the warp's 16,
-// column 8 c + 2 (lane % 4) + e. Products are of 64 heads: warps 2 and 3 repeat those of 0 and 1, unused. Two
-// sets of operands of two blocks: one is made ready while the products of the other are under way.
+// o = weights times values, all blocks in one chain: o[4 c + 2 h + e] is head lane / 4 + 8 h of the warp's
+// 16, column 8 c + 2 (lane % 4) + e. A product has 64 heads: warps 2 and 3 repeat the heads of 0 and 1,
+// unused. Two sets of operands of two blocks alternate: one is prepared while the other's products run.
 DSV32_DEVICE void add_values(AddRoom& room, int n_blocks, int warp, int lane, float (&o)[16]) {
   Operands even[2] = {}, odd[2] = {}, last[1] = {};
   const auto add = [&]<int kBlocks>(int block, Operands(&a)[kBlocks]) {
@@ -188,11 +196,11 @@ DSV32_DEVICE void store_sums(const Attend& op, const AddRoom& room, int64_t t, i
 }
 #endif
 
-// As mla_add_kernel: o_c = the sum of weights times latents over the weights' sum, of what
-// mla_few_weigh_kernel has left. CTA: one token, 32 heads, 32 columns. While the kernel ahead runs, 16 warps
-// bring all values of the columns in as fp16 (128 KB): what is selected is there already. One more warp asks
-// for weights as soon as they are there, one copy a block; then four of the 16 make totals and add. Bound:
-// the chain of 128 products of 16 rows, of 32 columns each.
+// As mla_add_kernel: o_c = sum of weights times latents / sum of weights, with mla_few_weigh_kernel's
+// weights. CTA: one token, 32 heads, 32 columns. While the first kernel runs, 16 warps load all values of the
+// columns as fp16 (128 KB): the selection is complete already. Another warp copies the weights when the first
+// kernel is done, one copy per block; then four of the 16 warps compute totals and add. Bound: the chain of
+// 128 products of 16 rows and 32 columns.
 template <KvType kKv>
 __global__ void __launch_bounds__(kAddThreads, 1) mla_few_add_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -1,5 +1,5 @@
-// Decode's attention for few tokens (mla_few.cu): how work is cut, where the selected rows lie, and the first
-// kernel, which makes fp16 weights of scores.
+// Decode's attention for few tokens (mla_few.cu): how work is divided, the places of the selected rows, and
+// the first kernel, which turns scores into fp16 weights.
 #pragma once
 
 #include "cuda/mla_fill.cuh"
@@ -14,19 +14,20 @@ constexpr int kFewColumns = 32;  // of a CTA of the second kernel
 constexpr int kFewParts = kRank / kFewColumns;
 static_assert(kFewHeads == 32 && kFewParts == 16 && kFewBlocks * kBlockRows == 2048);  // attends_few()
 
-// Weights of kFewHeads heads and a block pass as the threads that multiply hold them: of each 16 heads
-// kOperandLines lines, of a chunk for each lane.
+// The weights of kFewHeads heads and a block pass to the second kernel as operands in its threads' order:
+// kOperandLines lines for each 16 heads, and in a line one chunk for each lane.
 constexpr int kFewChunks = kFewHeads / 16 * kOperandLines * 32;
 
-// What is written of row j of a token, whether or not so many are selected: so it is asked for at once.
+// Loads entry j of a token's selection, even if fewer rows are selected: the load need not wait for their
+// number.
 DSV32_DEVICE RowPlace ask_row(const Attend& op, int64_t t, int j) {
   if (j >= op.topk) return {-1, 0};
   const int64_t at = t * op.topk + j;
   return {op.row_ids ? __ldcg(op.row_ids + at) : 0, __ldcg(op.selected + at)};
 }
 
-// Of what ask_row() has brought, where the row lies. Loads hang on no condition, so that several are under
-// way together.
+// The place of a row that ask_row() loaded. Its loads depend on no branch, so that several are under way
+// together.
 DSV32_DEVICE RowPlace find_asked_row(const Attend& op, int64_t seq, const RowPlace& asked, bool is_selected) {
   constexpr int kRows = kPageTokens;
   const int32_t pos = is_selected ? asked.pos : 0;
@@ -35,13 +36,13 @@ DSV32_DEVICE RowPlace find_asked_row(const Attend& op, int64_t seq, const RowPla
   return {!is_selected ? -1 : op.row_ids ? asked.id : page * kRows + pos % kRows, pos};
 }
 
-// The key page of such a row; past the end, that of position 0.
+// The key page of such a row; past the end, position 0's page.
 DSV32_DEVICE int32_t find_key_page(const Attend& op, int64_t seq, const RowPlace& asked, bool is_selected) {
   const int32_t pos = is_selected ? asked.pos : 0;
   return __ldcg(op.cache.key_page_ids + seq * op.cache.max_pages + pos / int{kPageTokens});
 }
 
-// The four scales of an fp8 row; 1 for rows past the end.
+// The four scales of an fp8 row; all 1 for rows past the end.
 DSV32_DEVICE uint32_t ask_scales(const Attend& op, int64_t page_bytes, int32_t page, const RowPlace& place) {
   if (place.id < 0) return 0x7f7f7f7fu;
   const uint8_t* scales = op.cache.key_pages + page * page_bytes + place.pos % int{kPageTokens} * 4;
@@ -51,7 +52,7 @@ DSV32_DEVICE uint32_t ask_scales(const Attend& op, int64_t page_bytes, int32_t p
 // ---- the first kernel ----
 
 constexpr int kWeighBlocks = 2;                                    // of a CTA
-constexpr int kWeighRows = kWeighBlocks * kBlockRows / kFewWarps;  // that a warp brings in
+constexpr int kWeighRows = kWeighBlocks * kBlockRows / kFewWarps;  // of a warp
 constexpr int kWeighQueries = kFewHeads / kFewWarps;
 
 // Shared memory of a CTA.
@@ -59,20 +60,21 @@ struct WeighRoom {
   uint8_t keys[kWeighBlocks][kBlockBytes];           // [kRowLines][kBlockRows] lines
   uint8_t queries[kRowLines * kFewHeads * kLine];    // [kRowLines][kFewHeads] lines
   uint8_t weights[kWeighBlocks][kFewHeads * kLine];  // a line of weights for each head
-  float largest[kWeighBlocks][kFewHeads][4];         // score, in the rows of each warp
+  float largest[kWeighBlocks][kFewHeads][4];         // score in each warp's rows
   float units[kFewHeads];                            // of the queries
 };
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Four transposed matrices of 8 x 8 halves, as load_matrices() brings them in.
+// Stores four transposed matrices of 8 x 8 halves; addresses as in load_matrices().
 DSV32_DEVICE void store_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(a),
                "r"(b), "r"(c), "r"(d)
                : "memory");
 }
-constexpr int kFirstBlockBarrier = 1;  // named barriers, one of the four warps that have a block's scores
+constexpr int kFirstBlockBarrier = 1;  // named barriers: one for the four warps of each block's scores
 
-// A lane's part of a head's query: chunks lane and lane + 32 of the latent's eight values, and two of k_pe's.
+// A lane's part of a head's query: chunks `lane` and lane + 32 (eight values each) of q_c, and two values of
+// q_pe.
 struct Query {
   float4 latent[4];
   float rope[2];
@@ -88,14 +90,14 @@ DSV32_DEVICE Query load_query(const Attend& op, int64_t t, int64_t head, int lan
   return q;
 }
 
-// As fp16 in units of its own, as load_queries_f16() makes it.
+// Stores the query as fp16 with its own unit, as load_queries_f16() does.
 DSV32_DEVICE void store_query(const Query& q, WeighRoom& room, int row, int lane) {
   float largest = fmaxf(fabsf(q.rope[0]), fabsf(q.rope[1]));
   DSV32_UNROLL for (const float4& of : q.latent) largest =
       fmaxf(fmaxf(fmaxf(largest, fabsf(of.x)), fmaxf(fabsf(of.y), fabsf(of.z))), fabsf(of.w));
   const float unit = unit_of(warp_max(largest)), inverse = inverse_of_power(unit);
   if (lane == 0) room.units[row] = unit;
-  const auto pack = [&](float low, float high) {  // not saturating: a query that is infinite shall show
+  const auto pack = [&](float low, float high) {  // not saturating: an infinite query must stay visible
     const __half2 pair = __floats2half2_rn(low * inverse, high * inverse);
     return *reinterpret_cast<const uint32_t*>(&pair);
   };
@@ -108,13 +110,13 @@ DSV32_DEVICE void store_query(const Query& q, WeighRoom& room, int row, int lane
                                lane % 4 * 4) = pack(q.rope[0], q.rope[1]);
 }
 
-// What a lane has under way of fp8 rows: its chunk of each, and a chunk of the k_pe of every fourth.
+// A lane's loads of fp8 rows under way: its chunk of each row, and a chunk of k_pe of every fourth row.
 struct Keys {
   uint4 latent[kWeighRows], rope[kWeighRows / 4];
 };
 
-// Asks for a warp's rows, zeros past the last; lane r knows where row first_row + r lies. bf16 rows go to
-// their places at once.
+// Starts loading a warp's rows, zeros past the last; lane r has the id of row first_row + r. bf16 rows are
+// copied directly to `to`.
 template <KvType kKv>
 DSV32_DEVICE void ask_keys(const uint8_t* rows, int32_t id, Keys& keys, uint8_t* to, int first_row,
                            int lane) {
@@ -132,7 +134,7 @@ DSV32_DEVICE void ask_keys(const uint8_t* rows, int32_t id, Keys& keys, uint8_t*
   }
 }
 
-// As fp16; lane r knows the scales of row first_row + r.
+// Stores the loaded rows as fp16; lane r has the scales of row first_row + r.
 template <KvType kKv>
 DSV32_DEVICE void store_keys(const Keys& keys, uint32_t scales, uint8_t* to, int first_row, int lane) {
   if constexpr (kKv == KvType::bf16) {
@@ -147,8 +149,8 @@ DSV32_DEVICE void store_keys(const Keys& keys, uint32_t scales, uint8_t* to, int
   }
 }
 
-// Scores [64 rows, 32 heads] of a block: of a thread s[4 j + 2 h + e] is of row lane / 4 + 8 h of the warp's
-// 16, head 8 j + 2 (lane % 4) + e.
+// Scores [64 rows, 32 heads] of a block: a thread's s[4 j + 2 h + e] is row lane / 4 + 8 h of the warp's 16,
+// head 8 j + 2 (lane % 4) + e.
 using Scores = float[kFewHeads / 2];
 
 DSV32_DEVICE void multiply_keys(const WeighRoom& room, int group, Scores& s) {
@@ -163,7 +165,8 @@ DSV32_DEVICE void multiply_keys(const WeighRoom& room, int group, Scores& s) {
   wgmma_wait();
 }
 
-// Scores to base 2, those of rows from n on to -infinity; each head's largest in the warp's rows.
+// Converts scores to base 2, and those of rows from n on to -infinity. Stores each head's largest in the
+// warp's rows.
 DSV32_DEVICE void note_largest(Scores& s, float scale, int first_row, int n, WeighRoom& room, int group,
                                int warp, int lane) {
   const int row = first_row + warp * 16 + lane / 4;
@@ -175,7 +178,8 @@ DSV32_DEVICE void note_largest(Scores& s, float scale, int first_row, int n, Wei
     high = row + 8 < n ? high * unit : -INFINITY;
     most[i] = fmaxf(low, high);
   }
-  // Of the eight lanes that share heads each keeps half of them, three times: the last is head lane / 4's.
+  // Eight lanes have the same heads. In each of three rounds a lane keeps half of its heads: the last is
+  // number lane / 4.
   DSV32_UNROLL for (int n_kept = kFewHeads / 8; n_kept > 0; n_kept /= 2) {
     const bool is_upper = (lane & 4 * n_kept) != 0;
     DSV32_UNROLL for (int i = 0; i < n_kept; ++i) {
@@ -192,7 +196,7 @@ DSV32_DEVICE float power_of(const WeighRoom& room, int group, int head) {
   return ceilf(fmaxf(fmaxf(of.x, of.y), fmaxf(of.z, of.w)));
 }
 
-// Scores to weights, and these to where each head has a line.
+// Converts scores to weights and stores them, a line for each head.
 DSV32_DEVICE void turn_weights(const Scores& s, WeighRoom& room, int group, int warp, int lane) {
   uint32_t pairs[kFewHeads / 8][2];
   DSV32_UNROLL for (int j = 0; j < kFewHeads / 8; ++j) {
@@ -208,8 +212,8 @@ DSV32_DEVICE void turn_weights(const Scores& s, WeighRoom& room, int group, int 
                        pairs[j][0], pairs[j][1], pairs[j + 1][0], pairs[j + 1][1]);
 }
 
-// The weights of 16 heads and a block to operand lines, with their sums as rounded, in the order of
-// store_weights(), and their powers, by a warp. at: the block's number among those of all heads and tokens.
+// A warp writes the weights of 16 heads and a block as operand lines, their powers, and the rounded weights'
+// sums in store_weights()'s order. at: the block's number among the blocks of all head tiles and tokens.
 DSV32_DEVICE void store_lines(const WeighRoom& room, const Plan& plan, int64_t at, int group, int warp,
                               int lane) {
   uint4* out = plan.weights + at * kFewChunks + warp * kOperandLines * 32 + lane;
@@ -232,11 +236,11 @@ DSV32_DEVICE void store_lines(const WeighRoom& room, const Plan& plan, int64_t a
 #endif
 
 // As mla_weigh_kernel: weights 2^(scale log2(e) (q_c . c_j + q_pe . k_pe_j) - power) of the selected rows j.
-// CTA: one token, 32 heads, two blocks of 64 rows. Each of 16 warps brings eight rows and two queries in;
-// then four warps a block multiply rows (M) by heads (N), so that no product is padded, and transpose the
-// weights: the next kernel has heads for M. It may start as soon as what is selected is there; older queries
-// are read before. Bound: one token has 64 CTAs, each of which brings in 84 KB of rows (fp8) and 74 KB of
-// queries, 2500 cycles at the 64 bytes a cycle of a multiprocessor.
+// CTA: one token, 32 heads, two blocks of 64 rows. Each of 16 warps loads eight rows and two queries; then
+// four warps per block multiply rows (M) by heads (N), so that no product is padded, and transpose the
+// weights: the second kernel has heads as M. The second kernel may start when the selection is complete.
+// Queries older than the selection are read before the wait. Bound: one token has 64 CTAs; each loads 84 KB
+// of rows (fp8) and 74 KB of queries, 2500 cycles at a multiprocessor's 64 bytes per cycle.
 template <KvType kKv>
 __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

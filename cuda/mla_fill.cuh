@@ -1,24 +1,25 @@
-// How queries and selected rows come into the shared memory of Hopper's kernels as fp16: queries by the warps
-// that multiply, rows into a pipe by four warps, 16 rows of a block each. fp8 and bf16 rows are widened on
-// their way; rows that widen_rows_kernel has made fp16 ahead are copied. The same conversion either way, so
-// the same bits.
+// Loads queries and selected rows into the shared memory of Hopper's kernels as fp16. The multiplying warps
+// load queries; four warps fill a pipe with rows, 16 rows of a block each. fp8 and bf16 rows are converted on
+// their way; rows that widen_rows_kernel has converted before are only copied. Both ways convert alike, so
+// the bits are the same.
 #pragma once
 
 #include "cuda/mla.cuh"
 
 namespace dsv32::cuda {
 
-constexpr int kGroupThreads = 128;  // four warps, what a product takes
-constexpr int kHeads = 64;          // of a product
+constexpr int kGroupThreads = 128;  // four warps: one product's threads
+constexpr int kHeads = 64;          // of one product
 
-// What a CTA computes: of the token's n selected rows the blocks first, first + step, ... of 64.
+// A CTA's work: blocks first, first + step, ... of 64 of the token's n selected rows, from head first_head
+// on.
 struct Share {
   int64_t t;
   int first_head, n;
   int first, step, n_blocks;
 };
 
-// CTAs of a token: of each split, all tiles of n_heads.
+// CTAs are numbered by token, then by split, then by tile of n_heads heads.
 DSV32_DEVICE Share share_of(const Attend& op, const Plan& plan, int n_heads) {
   Share share;
   share.t = blockIdx.x / plan.n_head_tiles / plan.n_splits;
@@ -30,11 +31,11 @@ DSV32_DEVICE Share share_of(const Attend& op, const Plan& plan, int n_heads) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-constexpr int kFillRows = kBlockRows / 4;  // rows of a block that one of the filling warps brings in
-constexpr int kAtOnce = 8;                 // of these, rows that it has under way together
+constexpr int kFillRows = kBlockRows / 4;  // rows of a block that one filling warp loads
+constexpr int kAtOnce = 8;                 // of these rows, how many it loads at once
 
-// The B operand [16 rows, 128 values], a row's values side by side. 64 values are a line; the next 64 begin a
-// column of lines further, the next 8 rows 1024 bytes further.
+// The B operand [16 rows, 128 values], a row's values side by side. 64 values are a line; the next 64 values
+// lie in the next column of lines, the next 8 rows 1024 bytes further.
 DSV32_DEVICE uint64_t value_operand(uint32_t address) {
   return uint64_t{(address & 0x3ffffu) >> 4} | uint64_t{kBlockRows * kLine >> 4} << 16 |
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
@@ -42,8 +43,8 @@ DSV32_DEVICE uint64_t value_operand(uint32_t address) {
 
 // ---- weights ----
 
-// Weights 2^(score - zero) of head h of a thread's two, of a block, as pairs of fp16; to `sum` as rounded, so
-// that they add up to one.
+// A block's weights 2^(score - zero) of head h (of the thread's two), as pairs of fp16. The rounded weights
+// are added to `sum`, so that normalised they add up to one.
 DSV32_DEVICE void weigh(const float (&s)[8][4], int h, float zero, uint32_t (&pairs)[8][2], float& sum) {
   DSV32_UNROLL for (int i = 0; i < 8; ++i) {
     pairs[i][h] = pack_f16(exp2_fast(s[i][2 * h] - zero), exp2_fast(s[i][2 * h + 1] - zero));
@@ -63,8 +64,8 @@ DSV32_DEVICE void scale_weights(const uint4& weights, const __half2 (&factors)[2
 
 // ---- queries ----
 
-// The queries of the heads first_head + begin ... as fp16 into q [kHeads, kRank + kRope], each in units of
-// its own, by a warp, kQueries at once; a lane has chunks lane, lane + 32 and lane + 64.
+// A warp loads the queries of heads first_head + begin ... first_head + end - 1 as fp16 into q [kHeads, kRank
+// + kRope], each with its own unit, kQueries at once; a lane has chunks `lane`, lane + 32 and lane + 64.
 template <int kQueries>
 DSV32_DEVICE void load_queries_f16(const Attend& op, int64_t t, int first_head, uint8_t* q, float* units,
                                    int begin, int end, int lane) {
@@ -84,7 +85,7 @@ DSV32_DEVICE void load_queries_f16(const Attend& op, int64_t t, int first_head, 
       if (lane == 0) units[first + h] = unit;
       DSV32_UNROLL for (int c = 0; c < n_chunks; ++c) {
         alignas(16) __half2 pairs[4];
-        DSV32_UNROLL for (int i = 0; i < 4; ++i)  // not saturating: a query that is infinite shall show
+        DSV32_UNROLL for (int i = 0; i < 4; ++i)  // not saturating: an infinite query must stay visible
             pairs[i] = __floats2half2_rn(values[h][c][2 * i] * inverse, values[h][c][2 * i + 1] * inverse);
         if (lane + 32 * c < kRowLines * 8)
           *reinterpret_cast<uint4*>(q + chunk_place(lane + 32 * c, first + h, kHeads)) =
@@ -96,7 +97,7 @@ DSV32_DEVICE void load_queries_f16(const Attend& op, int64_t t, int first_head, 
 
 // ---- rows ----
 
-// Sixteen bytes of a row that L2 keeps for other tokens and heads.
+// Loads sixteen bytes of a row; L2 keeps them for other tokens and heads.
 DSV32_DEVICE uint4 load_chunk(const uint8_t* p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -112,9 +113,9 @@ DSV32_DEVICE uint32_t e4m3_to_f16(uint32_t pair, __half2 scale) {
   return *reinterpret_cast<const uint32_t*>(&value);
 }
 
-// Sixteen e4m3 values, chunk `lane` of a row, as two fp16 chunks; `scales` are the row's four. Exact while a
-// tile's largest value is from 448 * 2^-16 to 448 * 2^7: smaller tiles err by 2^-25 at most, larger ones,
-// which a normalised latent does not have, saturate.
+// Sixteen e4m3 values, chunk `lane` of a row, as two fp16 chunks; `scales` are the row's four. Exact if the
+// tile's largest value lies between 448 * 2^-16 and 448 * 2^7. Smaller tiles err by 2^-25 at most; larger
+// ones saturate, but normalised latents have none.
 DSV32_DEVICE void widen_fp8(const uint4& codes, uint32_t scales, int lane, uint4& low, uint4& high) {
   const uint32_t code = min(scales >> (lane / 8 * 8) & 0xffu, 127u + 7u);
   const __half2 scale = __float2half2_rn(from_ue8m0(static_cast<uint8_t>(code)));
@@ -127,9 +128,9 @@ DSV32_DEVICE void widen_fp8(const uint4& codes, uint32_t scales, int lane, uint4
   low = {out[0], out[1], out[2], out[3]}, high = {out[4], out[5], out[6], out[7]};
 }
 
-// Two chunks of a row side by side, of 16 values `pair` of the stage's columns.
+// Stores chunks 2 pair and 2 pair + 1 of a row of a stage.
 DSV32_DEVICE void store_chunks(const uint4& low, const uint4& high, uint8_t* k, int row, int pair) {
-  // The last four of each eight store their second half first: eight lanes then meet eight groups of banks.
+  // The last four of each eight lanes store `high` first: then eight lanes use eight groups of banks.
   const int odd = pair / 4 % 2;
   *reinterpret_cast<uint4*>(k + chunk_place(2 * pair + odd, row, kBlockRows)) = odd ? high : low;
   *reinterpret_cast<uint4*>(k + chunk_place(2 * pair + 1 - odd, row, kBlockRows)) = odd ? low : high;
@@ -141,7 +142,8 @@ DSV32_DEVICE void store_fp8(const uint4& codes, uint32_t scales, uint8_t* k, int
   store_chunks(low, high, k, row, lane);
 }
 
-// Eight bf16 values: exact from 2^-17 to 65504; smaller ones err by 2^-25 at most, larger ones become 65504.
+// Eight bf16 values: exact from 2^-17 to 65504; smaller values err by 2^-25 at most, larger ones become
+// 65504.
 DSV32_DEVICE uint4 bf16_to_f16(const uint4& from) {
   const auto convert = [](uint32_t pair) {
     return pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
@@ -149,12 +151,13 @@ DSV32_DEVICE uint4 bf16_to_f16(const uint4& from) {
   return {convert(from.x), convert(from.y), convert(from.z), convert(from.w)};
 }
 
-// What a filling lane has under way of fp8 rows: its chunk of each, and a chunk of the k_pe of every fourth.
+// A filling lane's loads of fp8 rows under way: its chunk of each row, and a chunk of k_pe of every fourth
+// row.
 struct Arriving {
   uint4 latent[kAtOnce], rope[kAtOnce / 4];
 };
 
-// Asks for chunk i of the rows from `first` of the warp's 16 on, whose places lanes 0 ... 15 know.
+// Starts load i of the rows from `first` (of the warp's 16) on; lanes 0 ... 15 have the rows' ids.
 DSV32_DEVICE void load_latent(Arriving& arriving, int i, const uint8_t* rows, int64_t id, int first,
                               int lane) {
   const int64_t row = __shfl_sync(0xffffffffu, id, first + i);
@@ -165,7 +168,7 @@ DSV32_DEVICE void load_rope(Arriving& arriving, int i, const uint8_t* rows, int6
   arriving.rope[i] = load_chunk(rows + row * kRowBytes<KvType::fp8> + kRank + lane % 8 * 16);
 }
 
-// Widens what has arrived of the rows from `first` on, and asks for the rows from next_first on in its place.
+// Stores the arrived rows from `first` on as fp16, and starts loading the rows from next_first on instead.
 DSV32_DEVICE void exchange_rows(Arriving& arriving, uint32_t scales, uint8_t* k, int warp, int first,
                                 const uint8_t* rows, int64_t next_id, int next_first, int lane) {
   const int first_row = warp * kFillRows + first;
@@ -180,14 +183,14 @@ DSV32_DEVICE void exchange_rows(Arriving& arriving, uint32_t scales, uint8_t* k,
   }
 }
 
-// What the lane wrote, the products of those who wait for the stage see.
+// Marks a stage as full for one warp: products after the wait for the stage see the warp's stores.
 DSV32_DEVICE void tell_full(uint64_t* full, int lane) {
   fence_async_proxy();
   __syncwarp();
   if (lane == 0) arrive(full);
 }
 
-// For the kernel that adds values (mla_decode.cu), where a row is.
+// Notes a row's slot and scales for the kernel that adds values (mla_decode.cu).
 DSV32_DEVICE void note_row(const Plan& plan, const Share& share, int block, int row, const RowPlace& place,
                            uint32_t scales) {
   if (plan.found)
@@ -195,8 +198,8 @@ DSV32_DEVICE void note_row(const Plan& plan, const Share& share, int block, int 
                                                                              scales};
 }
 
-// fp8: kAtOnce rows are under way while those before are widened, across blocks too. A row's scales depend on
-// its page, and that on its position: each is loaded a step or a block ahead.
+// fp8: kAtOnce rows are under way while the previous ones are widened, also across blocks. A row's scales
+// depend on its page, the page on its position: each is loaded a step or a block ahead.
 template <typename Ring>
 DSV32_DEVICE void fill_fp8(const Attend& op, const Plan& plan, const Share& share, uint8_t* stages,
                            Ring* ring, int warp, int lane) {
@@ -204,7 +207,7 @@ DSV32_DEVICE void fill_fp8(const Attend& op, const Plan& plan, const Share& shar
   const int lane_row = warp * kFillRows + lane % kFillRows;
   const auto find = [&](int block) { return find_row(op, share.t, block * kBlockRows + lane_row, share.n); };
   RowPlace place = find(share.first), next = find(share.first + share.step);
-  // What is taken for rows past the end: their weights are 0, but a row that nobody wrote might have NaN.
+  // Replaces rows past the end: their weights are 0, but an unwritten row might hold NaN.
   const int64_t some_id = max(find_row(op, share.t, 0, share.n).id, int64_t{0});
   const auto id_of = [&](const RowPlace& of) { return of.id < 0 ? some_id : of.id; };
   uint32_t scales = load_scales(op, plan.page_bytes, find_page(op, seq, place), place);
@@ -228,7 +231,7 @@ DSV32_DEVICE void fill_fp8(const Attend& op, const Plan& plan, const Share& shar
   }
 }
 
-// The rows that start_rows() has brought, each chunk by the lane that copied it.
+// Converts the rows that start_rows() copied; each lane converts the chunks that it copied.
 template <int kRows>
 DSV32_DEVICE void convert_rows(uint8_t* k, int first_row, int lane) {
   DSV32_NO_UNROLL for (int i = 0; i < kRows; i += 4) {
@@ -260,7 +263,7 @@ DSV32_DEVICE void fill_bf16(const Attend& op, const Plan& plan, const Share& sha
   }
 }
 
-// Rows that are fp16 already: copies tell by themselves that they have come.
+// Rows that are fp16 already: the copies themselves arrive at the barrier.
 template <typename Ring>
 DSV32_DEVICE void fill_f16(const Attend& op, const Plan& plan, const Share& share, uint8_t* stages,
                            Ring* ring, int warp, int lane) {
@@ -283,17 +286,18 @@ DSV32_DEVICE void fill_f16(const Attend& op, const Plan& plan, const Share& shar
 
 #endif
 
-// ---- what passes between the two kernels of a pair of decode (mla_decode.cu) ----
+// ---- data between decode's two kernels (mla_decode.cu) ----
 
-// Weights are 2^(score - power + kDecodePower): the largest of a block lies between 2^14 and 2^15, and those
-// down to 2^-28 of it keep all their bits. It cancels where sums are divided by the weights' sum.
+// Weights are 2^(score - power + kDecodePower): a block's largest lies between 2^14 and 2^15, and weights
+// down to 2^-28 of it keep all their bits. The factor cancels when sums are divided by the weights' sum.
 constexpr float kDecodePower = 15;
 
-// Of a warp's 16 heads and a block: a thread's operands of the products with 16 rows each, and a line of what
-// is known of its two heads (float4: their powers, the sums of their weights).
+// For a warp's 16 heads and a block, a thread has kOperandLines operands, each of the product with 16 rows,
+// and one more line (float4): its two heads' powers and the sums of their weights.
 constexpr int kOperandLines = kBlockRows / 16, kWeightLines = kOperandLines + 1;
 
-// Those for many tokens have groups of four warps that multiply, 64 heads each, and two that bring in.
+// The kernels for many tokens have groups of four multiplying warps, 64 heads each, and kFillWarps filling
+// warps.
 constexpr int kFillWarps = 8;
 constexpr int threads_of(int n_groups) { return n_groups * kGroupThreads + kFillWarps * 32; }
 

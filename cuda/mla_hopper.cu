@@ -1,13 +1,13 @@
-// Sparse MLA of prompts by Hopper's asynchronous products: a CTA takes 64 heads of a token.
+// Sparse MLA in prefill by Hopper's asynchronous products: a CTA takes 64 heads of a token.
 //
-// Four groups of four warps: one brings rows in, one multiplies queries with them and makes weights of the
-// scores, two multiply weights with rows, each 256 columns. They meet at a pipe of two stages of 64 rows and
-// at one block of weights, so that the scores of a block hide behind the values of the one before. Fp16 gives
-// queries and weights three bits more than bf16; a unit for each query (common.cuh) and a factor for all
-// weights make up for its range.
+// Four groups of four warps: one loads rows, one multiplies queries by them and turns scores into weights,
+// two multiply weights by rows, 256 columns each. They share a pipe of two stages of 64 rows and one block of
+// weights, so that a block's scores hide behind the previous block's values. Fp16 gives queries and weights
+// three bits more than bf16; a unit for each query (common.cuh) and a factor for all weights make up for its
+// smaller range.
 //
-// Many tokens of one prompt choose among the same rows: these are made fp16 once, ahead, where there is room
-// for all of them. That is the same conversion, so the same bits.
+// Many tokens of one prompt select from the same rows: if scratch memory has room for all rows, they are
+// converted to fp16 once, before. The conversion is the same, so the bits are the same.
 #include "cuda/mla_fill.cuh"
 
 namespace dsv32::cuda {
@@ -15,17 +15,17 @@ namespace {
 
 struct Barriers {
   Pipe<2> ring;
-  uint64_t weighed;  // a block's weights are there; taken when its stage is empty
+  uint64_t weighed;  // a block's weights are there; they are used up when its stage is empty
 };
 
-// Of the heads of a CTA.
+// Values of the heads of a CTA.
 struct Heads {
   float units[kHeads];                 // of the queries
-  float factors[kHeads];               // what sums of before are worth by the newest maximum
-  float largest[kHeads], sum[kHeads];  // of all weights, in the end
+  float factors[kHeads];               // of earlier sums, by the newest maximum
+  float largest[kHeads], sum[kHeads];  // at the end: of all scores; of all weights
 };
 
-// Where rows come from: the cache in one of its formats, or what widen_rows_kernel made of it.
+// The source of rows: the cache in one of its formats, or widen_rows_kernel's fp16 rows.
 enum class Source { fp8, bf16, f16 };
 
 constexpr int kSharedBytes = kHeads * kRowLines * kLine + 2 * kBlockBytes + kHeads * kLine +
@@ -34,18 +34,18 @@ constexpr int kF16RowBytes = kRowLines * kLine;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-constexpr int kGroupColumns = kRank / 2;  // of the output, for each of the two groups that multiply
+constexpr int kGroupColumns = kRank / 2;  // of the output, for each of the two groups with values
 constexpr int kFillRegisters = 112, kScoreRegisters = 80,
-              kValueRegisters = 160;  // 112 + 80 + 2 * 160 = 4 * 128, what the CTA starts with
+              kValueRegisters = 160;  // 112 + 80 + 2 * 160 = 4 * 128, the CTA's at its start
 
-// Named barriers: of the three groups that multiply, and of the two that have values.
+// Named barriers: of the three groups that multiply, and of the two with values.
 constexpr int kProductsBarrier = 1, kValuesBarrier = 2;
 
-// What all weights are multiplied by, as a power of two: with kSlack they reach 2^15 at most, and weights
-// down to 2^-21 of the largest keep all their bits. It cancels where sums are divided by the weights' sum.
+// All weights are multiplied by 2 to this power: with kSlack they reach 2^15 at most, and weights down to
+// 2^-21 of the largest keep all their bits. The factor cancels when sums are divided by the weights' sum.
 constexpr float kWeightPower = 7;
 
-// The part of the group that makes scores. A thread has two heads, the same ones throughout.
+// The work of the group that computes scores. A thread keeps the same two heads.
 DSV32_DEVICE void score_blocks(const Attend& op, const Share& share, const uint8_t* q, const uint8_t* stages,
                                uint8_t* p, Heads* heads, Barriers* barriers, int warp, int lane) {
   const int head = warp * 16 + lane / 4;
@@ -89,8 +89,8 @@ DSV32_DEVICE void score_blocks(const Attend& op, const Share& share, const uint8
   }
 }
 
-// The part of one of the two groups that have values' sums: o[4 c + e] is of head lane / 4 + 8 (e / 2) of the
-// warp's 16, column 8 c + 2 (lane % 4) + e % 2 of the group's.
+// The work of one of the two groups that add values: o[4 c + e] is head lane / 4 + 8 (e / 2) of the warp's
+// 16, column 8 c + 2 (lane % 4) + e % 2 of the group's.
 DSV32_DEVICE void add_values(const Share& share, const uint8_t* stages, const uint8_t* p, const Heads* heads,
                              Barriers* barriers, int group, int head, int lane,
                              float (&o)[kGroupColumns / 2]) {
@@ -130,11 +130,12 @@ DSV32_DEVICE void store_f32(const Attend& op, const Share& share, const Heads* h
   }
 }
 
-// Sums as fp16, each head's in units of its own, as round_activations() makes them; rows lie in the place of
-// the queries until they are copied out. `heads` has the two groups' maxima where units and largest were.
+// Stores sums as fp16, each head with its own unit, as round_activations() does. `rows` is the queries'
+// memory, where rows lie until they are copied out. heads->units and heads->largest now hold the maxima of
+// groups 0 and 1.
 DSV32_DEVICE void store_f16(const Attend& op, const Plan& plan, const Share& share, uint8_t* rows,
                             Heads* heads, int group, int head_row, int lane, float (&o)[kGroupColumns / 2]) {
-  constexpr int kPitch = 2 * kRank + 16;  // eight rows meet eight different groups of banks
+  constexpr int kPitch = 2 * kRank + 16;  // eight rows use eight different groups of banks
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t first_row = share.t * op.n_heads + share.first_head;
   DSV32_UNROLL for (int h = 0; h < 2; ++h) {
@@ -183,14 +184,14 @@ DSV32_DEVICE void multiply_values(const Attend& op, const Plan& plan, const Shar
 #endif
 
 // o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j of one token.
-// CTA: one token, 64 heads; warps 12-15 fill stages, 8-11 make a block's scores and weights, 0-7 load the
-// queries and then add values, each half of them 256 columns, whose sums stay in registers that the others
-// gave up. Both products read the same latents, rows as columns of K^T and as rows of V. A sum is rescaled
-// only when a maximum grows by 2^kSlack.
-// Bound: a block of 64 heads and rows takes 1152 + 1024 cycles of products, whose operands are 1920 cycles'
-// worth of shared memory; but a stage is filled, scored, weighed and added one after the other, and there is
-// room for two. Measured (H100, 2026-11-23): 2048 tokens, 128 heads, 2048 rows, widening included: fp8 505
-// TFLOP/s, bf16 509.
+// CTA: one token, 64 heads; warps 12-15 fill stages, 8-11 compute a block's scores and weights, 0-7 load the
+// queries and then add values, 256 columns for each four warps, with sums in registers that the other warps
+// gave up. Both products read the same latents, once as columns of K^T and once as rows of V. A sum is
+// rescaled only when a maximum grows by 2^kSlack.
+// Bound: a block of 64 heads and 64 rows takes 1152 + 1024 cycles of products, whose operands take 1920
+// cycles of reading shared memory; but each stage is filled, scored, weighed and added in turn, and only two
+// stages have room. Measured (H100, 2026-11-23): 2048 tokens, 128 heads, 2048 rows, widening included: fp8
+// 505 TFLOP/s, bf16 509.
 template <Source kSource>
 __global__ void __launch_bounds__(4 * kGroupThreads, 1) mla_hopper_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -202,7 +203,7 @@ __global__ void __launch_bounds__(4 * kGroupThreads, 1) mla_hopper_kernel(const 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
     barriers->ring.init(kSource == Source::f16 ? kGroupThreads : 4,
-                        8);  // the filling warps, those with values
+                        8);  // filling warps; warps with values
     init_barrier(&barriers->weighed, 4);
     publish_barriers();
   }
@@ -234,9 +235,9 @@ __global__ void __launch_bounds__(4 * kGroupThreads, 1) mla_hopper_kernel(const 
 #endif
 }
 
-// Row pos of `out` = the latent and k_pe of that position as fp16, of a step of one sequence. A warp a row: a
-// lane 16 e4m3 values, or two chunks of eight bf16 values, and lanes 0-7 a chunk of k_pe. Rows follow one
-// another by position. Bound by bytes: 656 (1152) read and 1152 written a row.
+// Row pos of `out` = the latent and k_pe of that position as fp16, for a step of one sequence. One warp per
+// row: a lane converts 16 e4m3 values or two chunks of eight bf16 values; lanes 0-7 also convert a chunk of
+// k_pe each. Rows are in order of position. Bound by bytes: 656 (bf16: 1152) read and 1152 written per row.
 constexpr int kWidenThreads = 256;
 template <KvType kKv>
 __global__ void __launch_bounds__(kWidenThreads)
@@ -270,8 +271,8 @@ void launch_hopper(const Attend& op, const Plan& plan, const Launch& launch) {
                 {op.step.n_tokens * plan.n_head_tiles, 4 * kGroupThreads, kSharedBytes}, launch, op, plan);
 }
 
-// Whether the rows of the step are to be made fp16 ahead: they are one sequence's, where their positions say,
-// and there is room for all.
+// Whether to convert the step's rows to fp16 before: if they belong to one sequence, lie in the slots of
+// their positions, are read by enough tokens, and all fit in scratch memory.
 bool can_widen(const Attend& op, const Launch& launch) {
   const int64_t n_rows = op.step.max_pos + 1;
   return op.step.n_seqs == 1 && !op.row_ids && pays_to_widen(n_rows, op.step.n_tokens) &&

@@ -1,21 +1,23 @@
-// Sparse MLA for any sizes and every kv type, without tensor cores: for small models, odd shapes, f32 rows.
+// Sparse MLA for any sizes and every kv type, without tensor cores: for small models, odd shapes and f32
+// rows.
 //
-// One CTA a token and head: warps score 32 rows at a time, then every thread adds them to its columns.
+// One CTA per token and head: warps score 32 rows at a time, then every thread adds these rows to its
+// columns.
 #include "cuda/mla.cuh"
 
 namespace dsv32::cuda {
 namespace {
 
-constexpr int kPlainRows = 32;  // rows between two updates of the running softmax: a lane each
+constexpr int kPlainRows = 32;  // rows between two updates of the running softmax
 constexpr int kPlainThreads = 256;
 
-// The cache's layout as numbers (CacheLayout's functions are the host's).
+// The cache's layout as numbers (CacheLayout's functions run only on the host).
 struct PlainLayout {
   const uint8_t* rows;
   int64_t rank, rope_dim, latent_bytes, row_bytes, scale_bytes, page_bytes;
 };
 
-// Byte by byte: with an odd rank an fp8 row's k_pe is not aligned.
+// Loads byte by byte: with an odd rank an fp8 row's k_pe is not aligned.
 DSV32_DEVICE float load_bf16(const uint8_t* p) {
   return __uint_as_float(static_cast<uint32_t>(p[0]) << 16 | static_cast<uint32_t>(p[1]) << 24);
 }
@@ -35,8 +37,8 @@ DSV32_DEVICE float rope_value(const uint8_t* row, const PlainLayout& layout, int
 }
 
 // o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j. CTA: one token and
-// head; a warp scores rows warp, warp + 8, ... of 32, a thread owns columns thread, thread + 256, ... All
-// threads keep the running maximum and sum alike. Bound by L2 reads of the rows, once a head.
+// head; a warp scores rows warp, warp + 8, ... of 32, a thread has columns thread, thread + 256, ... Every
+// thread keeps the running maximum and sum. Bound by L2 reads of the rows, once per head.
 template <KvType kKv>
 __global__ void __launch_bounds__(kPlainThreads) mla_plain_kernel(const Attend op, const PlainLayout layout) {
   extern __shared__ __align__(16) float values[];
@@ -58,7 +60,7 @@ __global__ void __launch_bounds__(kPlainThreads) mla_plain_kernel(const Attend o
   float largest = -INFINITY, sum = 0;
   for (int first = 0; first < n; first += kPlainRows) {
     const int n_here = min(kPlainRows, n - first);
-    __syncthreads();  // the 32 before are done with
+    __syncthreads();  // the previous 32 rows are done
     if (threadIdx.x < n_here) {
       const int64_t at = t * op.topk + first + threadIdx.x;
       const int32_t pos = op.selected[at];

@@ -1,5 +1,5 @@
-// The first kernel of decode's attention on Hopper: scores of blocks of 64 rows to fp16 weights
-// (mla_decode.cu).
+// The first kernel of decode's attention on Hopper (mla_decode.cu): computes scores of blocks of 64 rows and
+// turns them into fp16 weights.
 #pragma once
 
 #include "cuda/mla_fill.cuh"
@@ -7,9 +7,10 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int kWeighGroups = 2;  // of 64 heads, that multiply
+constexpr int kWeighGroups = 2;  // groups that multiply, of 64 heads each
 
-// How the first kernel divides its shared memory. Fp8 rows land as they are, two blocks ahead.
+// How the first kernel divides its shared memory. Fp8 rows are first copied unchanged to a landing place, two
+// blocks ahead.
 template <KvType kKv>
 struct WeighSizes {
   static constexpr int kStages = kKv == KvType::fp8 ? 2 : 3;
@@ -21,16 +22,18 @@ struct WeighSizes {
 };
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-constexpr int kFirstGroupBarrier = 1;  // named barriers, one of each group
+constexpr int kFirstGroupBarrier = 1;  // named barriers, one for each group
 
-// The queries of the group's heads from `room` to registers, operands of the products with 16 values each.
+// Loads the queries of the group's heads from `room` to registers, as operands of products over 16 values
+// each.
 DSV32_DEVICE void take_queries(const uint8_t* room, int warp, int lane, uint32_t (&q)[kRowLines * 4][4]) {
   const int row = warp * 16 + lane / 8 % 2 * 8 + lane % 8;
   DSV32_UNROLL for (int step = 0; step < kRowLines * 4; ++step)
       load_matrices(q[step], shared_address(room) + chunk_place(2 * step + lane / 16, row, kHeads));
 }
 
-// A block's weights [64 heads, 64 rows] and their sums as rounded, so that they add up to one.
+// Writes a block's weights [64 heads, 64 rows], their powers, and the rounded weights' sums, so that
+// normalised weights add up to one.
 DSV32_DEVICE void store_weights(const float (&s)[8][4], float2 largest, uint4* out, int lane) {
   const float power[2] = {ceilf(largest.x), ceilf(largest.y)};
   float sum[2] = {0, 0};
@@ -44,8 +47,8 @@ DSV32_DEVICE void store_weights(const float (&s)[8][4], float2 largest, uint4* o
   reinterpret_cast<float4*>(out)[kOperandLines * 32 + lane] = {power[0], power[1], sum[0], sum[1]};
 }
 
-// Brings the share's fp8 rows in by warps of kRows rows of a block each. Two blocks are under way while one
-// is widened, and where rows and scales lie is looked up a block ahead of that.
+// Fills stages with the share's fp8 rows; a warp has kRows rows of a block. Two blocks are under way while
+// one is widened, and rows' slots and scales are looked up another block ahead.
 template <int kRows, typename Stages>
 DSV32_DEVICE void fill_landed(const Attend& op, const Plan& plan, const Share& share, uint8_t* stages,
                               uint8_t* landing, Stages* ring, int warp, int lane) {
@@ -91,8 +94,8 @@ DSV32_DEVICE void fill_landed(const Attend& op, const Plan& plan, const Share& s
   }
 }
 
-// The part of a group that makes scores. Stages are its own until it says that they may be filled: the
-// queries come in by the last ones.
+// The work of a group that computes scores. It owns the stages until it first marks them empty: it loads its
+// queries through one of the last stages.
 template <typename Stages>
 DSV32_DEVICE void weigh_blocks(const Attend& op, const Plan& plan, const Share& share, uint8_t* stages,
                                float* units, Stages* ring, int group, int warp, int lane) {
@@ -136,9 +139,9 @@ DSV32_DEVICE void weigh_blocks(const Attend& op, const Plan& plan, const Share& 
 #endif
 
 // Weights of the selected rows j of a token for each head: 2^(scale log2(e) (q_c . c_j + q_pe . k_pe_j) -
-// power) as fp16, a block's power being its largest score rounded up. CTA: one token, two times 64 heads,
-// every n_splits-th block of 64 rows; the last eight warps fill stages and note where rows lie, the others
-// hold their heads' queries in registers and make scores and weights. Bound: bringing rows in, which all 128
+// power) as fp16; a block's power is its largest score rounded up. CTA: one token, two times 64 heads, every
+// n_splits-th block of 64 rows; the last eight warps fill stages and note rows' slots and scales, the others
+// hold their heads' queries in registers and compute scores and weights. Bound: loading rows, which all 128
 // heads share.
 template <KvType kKv>
 __global__ void __launch_bounds__(threads_of(kWeighGroups), 1)

@@ -1,18 +1,18 @@
-// Instructions that C++ has no name for: asynchronous copies, barriers that count bytes, matrices in
-// registers and in shared memory, and the tensor cores' products.
+// Instructions without a name in C++: asynchronous copies, barriers that count bytes, matrices in registers
+// and in shared memory, and the tensor cores' products.
 //
 // Addresses in shared memory are 32-bit numbers (shared_address). Hopper's bulk copies and warpgroup products
-// go by the asynchronous proxy: between them and ordinary accesses to the same shared memory
-// fence_async_proxy() is needed. Of every product of 16-bit values [16, 8] or [64, N] a thread holds d[4 j +
-// 0, 1] = row lane / 4 (of the warp's 16), columns 8 j + 2 (lane % 4) + 0, 1, and d[4 j + 2, 3] = the same 8
-// rows below.
+// use the asynchronous proxy: between them and ordinary accesses to the same shared memory
+// fence_async_proxy() is needed. In every product of 16-bit values [16, 8] or [64, N] a thread's d[4 j + 0,
+// 1] are row lane / 4 (of the warp's 16), columns 8 j + 2 (lane % 4) + 0, 1; its d[4 j + 2, 3] are the same
+// columns 8 rows below.
 #pragma once
 
 #include <cstdint>
 
-// What is inlined into kernels.
+// A function that is inlined into kernels.
 #define DSV32_DEVICE __device__ __forceinline__
-// Before a loop: it is unrolled completely, so that arrays stay in registers; it is not unrolled.
+// Before a loop. UNROLL: unrolls it completely, so that arrays stay in registers. NO_UNROLL: keeps it a loop.
 #define DSV32_UNROLL _Pragma("unroll")
 #define DSV32_NO_UNROLL _Pragma("unroll 1")
 
@@ -22,20 +22,21 @@ DSV32_DEVICE uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// x, of which the compiler knows nothing: it keeps it in a register instead of making it again.
+// Returns x, but hides its origin from the compiler, which then keeps it in a register and does not recompute
+// it.
 DSV32_DEVICE uint32_t opaque(uint32_t x) {
   asm("" : "+r"(x));
   return x;
 }
 
-// The same of a constant: not even the assembler knows it, which else copies one for each use.
+// The same for a constant: hides it from the assembler too, which otherwise copies the constant for each use.
 DSV32_DEVICE uint32_t hidden(uint32_t x) {
   uint32_t sm;
   asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
   return sm < 65536 + threadIdx.x ? x : sm;
 }
 
-// Bytes of two words by the nibbles of a selector, of which each is below 8.
+// Selects bytes of two words by the nibbles of `selector`, which are below 8.
 DSV32_DEVICE uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selector) {
   uint32_t out;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(selector));
@@ -61,7 +62,7 @@ DSV32_DEVICE uint4 load_shared_u32x4(uint32_t address) {
   return x;
 }
 
-// Where is_wanted, without a branch.
+// Stores, or counts up by one, if is_wanted, without a branch.
 DSV32_DEVICE void store_shared_if(uint32_t address, uint32_t x, bool is_wanted) {
   asm volatile(
       "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %2, 0;\n@wanted st.shared.u32 [%0], %1;\n}" ::"r"(address),
@@ -78,15 +79,15 @@ DSV32_DEVICE void count_shared_if(uint32_t address, bool is_wanted) {
 
 // ---- copies of 16 bytes from global to shared memory, past L1 and the registers ----
 
-// Of which the first n_bytes are read and the rest is zero.
+// Reads the first n_bytes; the rest of the 16 is zero.
 DSV32_DEVICE void copy_async(uint32_t to, const void* from, int n_bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n_bytes) : "memory");
 }
-// L2 fetches the whole line of 128 bytes.
+// Makes L2 fetch the whole line of 128 bytes.
 DSV32_DEVICE void copy_line_async(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-// The same where is_wanted, without a branch.
+// The same if is_wanted, without a branch.
 DSV32_DEVICE void copy_line_async_if(uint32_t to, const void* from, bool is_wanted) {
   asm volatile(
       "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %2, 0;\n"
@@ -94,39 +95,40 @@ DSV32_DEVICE void copy_line_async_if(uint32_t to, const void* from, bool is_want
       "l"(from), "r"(static_cast<int>(is_wanted))
       : "memory");
 }
-// The same; zeros when !is_there (then nothing is read).
+// The same; zeros if !is_there (then nothing is read).
 DSV32_DEVICE void copy_line_async(uint32_t to, const void* from, bool is_there) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(is_there ? 16 : 0)
                : "memory");
 }
-// The same of what nobody reads again: it is the first to leave L2, so that what all layers read stays there.
-// kTo and kFrom bytes further.
+// copy_line_async_if() for data that is read once: L2 evicts it first, so that data read by all layers stays.
+// Copies to `to` + kTo from `from` + kFrom (bytes).
 template <int kTo = 0, int kFrom = 0>
 DSV32_DEVICE void copy_passing_async_if(uint32_t to, const void* from, bool is_wanted) {
-  constexpr uint64_t kEvictFirst = 0x12f0000000000000;  // as createpolicy.fractional.L2::evict_first makes it
+  constexpr uint64_t kEvictFirst =
+      0x12f0000000000000;  // the result of createpolicy.fractional.L2::evict_first
   asm volatile(
       "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %2, 0;\n"
       "@wanted cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0 + %4], [%1 + %5], 16, %3;\n}" ::"r"(to),
       "l"(from), "r"(static_cast<int>(is_wanted)), "l"(kEvictFirst), "n"(kTo), "n"(kFrom)
       : "memory");
 }
-// 4 or 8 bytes, through L1.
+// Copies 4 or 8 bytes, through L1.
 template <int kBytes>
 DSV32_DEVICE void copy_small_async(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
 }
-// A thread's copies since its last commit are a group.
+// Makes the thread's copies since its last commit a group.
 DSV32_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most kPending of this thread's groups are on their way.
+// Waits until at most kPending of this thread's groups are under way.
 template <int kPending>
 DSV32_DEVICE void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-// Until none is, committed or not.
+// Waits for all of this thread's copies, committed or not.
 DSV32_DEVICE void wait_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// ---- products of a warp, and matrices in shared memory for them ----
+// ---- products of a warp, and loading their matrices from shared memory ----
 
 // Four 8x8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8.
 DSV32_DEVICE void load_matrices(uint32_t (&m)[4], uint32_t address) {
@@ -150,7 +152,7 @@ DSV32_DEVICE void multiply_f16(float* d, const uint32_t (&a)[4], uint32_t b0, ui
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// The same of bf16.
+// The same for bf16.
 DSV32_DEVICE void multiply_bf16(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -158,8 +160,8 @@ DSV32_DEVICE void multiply_bf16(float* d, const uint32_t (&a)[4], uint32_t b0, u
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// d += a b with a [16, 8], b [8, 8] of TF32 (the lower 13 bits are not read); a: columns i (0, 1) and i + 4
-// (2, 3).
+// d += a b with a [16, 8], b [8, 8] in TF32 (the lower 13 bits are not read); a[0, 1] are column i = lane %
+// 4, a[2, 3] column i + 4.
 DSV32_DEVICE void multiply_tf32(float d[4], const float a[4], float b0, float b1) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
@@ -168,12 +170,12 @@ DSV32_DEVICE void multiply_tf32(float d[4], const float a[4], float b0, float b1
         "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
 }
 
-// Named barriers: kThreads of the block, whole warps, meet at one. Number 0 is __syncthreads()'s.
+// A named barrier of kThreads threads of the block, in whole warps. Number 0 belongs to __syncthreads().
 template <int kThreads>
 DSV32_DEVICE void sync_at(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
-// Tells those who sync there, and goes on.
+// Arrives at the barrier without waiting.
 template <int kThreads>
 DSV32_DEVICE void arrive_at(int barrier) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
@@ -186,14 +188,13 @@ DSV32_DEVICE float exp2_fast(float x) {
   return y;
 }
 
-// The number of the thread's warp, so that the compiler sees that all of its threads have the same: what
-// follows from it is computed once a warp.
+// The number of the thread's warp. The compiler sees that it is equal in all threads of the warp, and
+// computes values that depend on it once per warp.
 DSV32_DEVICE int uniform_warp() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0); }
 
-// ---- barriers: a phase ends when n_arrivals threads and all the bytes that they announced have arrived ----
+// ---- barriers: a phase ends when n_arrivals threads and all bytes that they announced have arrived ----
 
-// The next place of a ring of n stages, and the parity of its barriers' phase: the same steps for filling and
-// for emptying.
+// The current stage of a ring and the parity of its barriers' phase; fillers and emptiers advance alike.
 struct RingWalk {
   int stage = 0;
   uint32_t parity = 0;
@@ -211,12 +212,13 @@ DSV32_DEVICE void arrive(uint64_t* barrier) {
       "{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(shared_address(barrier))
       : "memory");
 }
-// Arrives when all copies (copy_async) that this thread has started are done; one of the n_arrivals.
+// Arrives when all copies (copy_async) that this thread has started are done; counts as one of the
+// n_arrivals.
 DSV32_DEVICE void arrive_when_copied(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-// Waits for the end of the phase of that parity; the first phase is 0, and before it one of parity 1 has
-// ended.
+// Waits for the end of the phase with this parity. The first phase has parity 0; a phase of parity 1 counts
+// as ended before it.
 DSV32_DEVICE void wait_for_phase(uint64_t* barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
 #define DSV32_HAS_ENDED "mbarrier.try_wait.parity.shared::cta.b64"
@@ -229,8 +231,8 @@ DSV32_DEVICE void wait_for_phase(uint64_t* barrier, uint32_t parity) {
                : "memory");
 }
 
-// A ring of stages, with barriers that tell when one is full and when it is empty again. Stages follow each
-// other by turns or by walks. kBeginTaken: those who empty stages say first that they may be filled.
+// A ring of stages, each with one barrier for "full" and one for "empty". Users count turns or keep a
+// RingWalk. kBeginTaken: the first filling of a stage also waits until the emptiers mark it empty.
 template <int kStages, bool kBeginTaken = false>
 struct Pipe {
   static constexpr int kSize = kStages;
@@ -251,7 +253,7 @@ struct Pipe {
   DSV32_DEVICE void wait_empty(const RingWalk& at) { wait_for_phase(&empty[at.stage], at.parity ^ 1); }
 };
 
-// ---- a meeting of the cluster's blocks in two halves; nothing where there are no clusters ----
+// ---- the barrier of a cluster's blocks in two halves; without clusters it does nothing ----
 
 DSV32_DEVICE void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900
@@ -266,10 +268,10 @@ DSV32_DEVICE void wait_for_cluster() {
 
 #if __CUDA_ARCH__ >= 900
 
-// What ordinary stores and cp.async wrote is seen by bulk copies and warpgroup products that start after the
-// next barrier, and the other way round.
+// Bulk copies and warpgroup products that start after the next barrier see the data of ordinary stores and
+// cp.async, and the other way round.
 DSV32_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// After the inits, in the thread that made them and before others are let on.
+// After init_barrier(), in the same thread, before a barrier that lets other threads use them.
 DSV32_DEVICE void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   fence_async_proxy();
@@ -280,7 +282,7 @@ DSV32_DEVICE void arrive_expecting(uint64_t* barrier, uint32_t n_bytes) {
                : "memory");
 }
 
-// ---- bulk copies: one thread starts a copy of a multiple of 16 bytes between multiples of 16 ----
+// ---- bulk copies: one thread starts a copy; addresses and size are multiples of 16 bytes ----
 
 DSV32_DEVICE void copy_in(void* shared, const void* global, uint32_t n_bytes, uint64_t* barrier) {
   asm volatile(
@@ -289,8 +291,8 @@ DSV32_DEVICE void copy_in(void* shared, const void* global, uint32_t n_bytes, ui
       "l"(global), "r"(n_bytes), "r"(shared_address(barrier))
       : "memory");
 }
-// To where `shared` lies in another block of the cluster. That block's `barrier` has an arrival and the
-// bytes.
+// Copies `shared` to the same place in another block of the cluster. That block's `barrier` gets one arrival
+// and the bytes.
 DSV32_DEVICE void copy_to_block(int block, const void* shared, uint32_t n_bytes, uint64_t* barrier) {
   asm volatile(
       "{\n.reg .b32 to, there;\nmapa.shared::cluster.u32 to, %0, %3;\nmapa.shared::cluster.u32 there, %1, "
@@ -300,55 +302,58 @@ DSV32_DEVICE void copy_to_block(int block, const void* shared, uint32_t n_bytes,
       "r"(shared_address(barrier)), "r"(n_bytes), "r"(block)
       : "memory");
 }
-// Each thread's copies out form groups: those since its last commit are one.
+// A thread's copies out since its last commit are one group.
 DSV32_DEVICE void copy_out(void* global, const void* shared, uint32_t n_bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
                "r"(shared_address(shared)), "r"(n_bytes)
                : "memory");
 }
 DSV32_DEVICE void commit_copies_out() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until all groups of this thread but the last n have read their shared memory: it may be filled anew.
+// Waits until all groups of this thread but the last n have read their shared memory, which may then be
+// filled again.
 template <int n>
 DSV32_DEVICE void wait_until_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(n) : "memory");
 }
-// Until all groups of this thread are written.
+// Waits until all groups of this thread are written.
 DSV32_DEVICE void wait_until_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 #endif
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// ---- warpgroup products, which exist in code built for Hopper (sm_90a) alone ----
+// ---- warpgroup products, only in code built for Hopper (sm_90a) ----
 //
-// Operands in shared memory are rows of 64 fp16 values (128 bytes) whose 16-byte pieces are exchanged by the
-// row number modulo 8 (the "128-byte swizzle"), in groups of 8 rows that start at multiples of 1024 bytes.
+// Operands in shared memory are rows of 64 fp16 values (128 bytes). The 16-byte piece c of row r lies at
+// place c ^ r % 8 (the "128-byte swizzle"). Groups of 8 rows start at multiples of 1024 bytes.
 
-// Of an operand that starts at a multiple of 1024 bytes, or 32, 64, 96 bytes further for the next 16 values
-// of each row. Fields in units of 16 bytes: start; 1 (unused with a swizzle); 1024 bytes from 8 rows to the
-// next 8; then 1 = 128-byte swizzle.
+// The descriptor of an operand that starts at a multiple of 1024 bytes, or 32, 64, 96 bytes further for the
+// next 16 values of each row. Fields in units of 16 bytes: start; 1 (unused with a swizzle); 1024 bytes from
+// 8 rows to the next 8; then 1 = 128-byte swizzle.
 DSV32_DEVICE uint64_t wgmma_operand(uint32_t shared_address) {
   return uint64_t{(shared_address & 0x3ffffu) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
          uint64_t{1} << 62;
 }
 
-// Of an operand whose 8 rows of 8 values lie side by side, 128 bytes; those of the next 8 values after them,
-// then those of the next 8 rows. The lower half of a word: the upper one is the same of all.
+// The lower half of the descriptor of an unswizzled operand: tiles of 8 rows of 8 values, 128 bytes each;
+// after a tile comes the tile of the next 8 values, then those of the next 8 rows. The upper half is the same
+// for all operands.
 DSV32_DEVICE uint32_t plain_operand(uint32_t shared_address) {
   return (shared_address & 0x3ffffu) >> 4 | 128u >> 4 << 16;
 }
 DSV32_DEVICE uint64_t whole_plain_operand(uint32_t lower) { return uint64_t{256 >> 4} << 32 | lower; }
 
-// The sums are in registers that products may write from here on.
+// From here on products may write the registers of the sums.
 DSV32_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DSV32_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until at most kPending groups are under way.
+// Waits until at most kPending groups are under way.
 template <int kPending = 0>
 DSV32_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// The table of products: of each width the operands behind the sums d, by number.
+// The table of products: for each width the names of the sums d, the numbers of the operands after them, and
+// the sums.
 #define DSV32_SUMS_4(o) "+f"(d[o]), "+f"(d[o + 1]), "+f"(d[o + 2]), "+f"(d[o + 3])
 #define DSV32_SUMS_8(o) DSV32_SUMS_4(o), DSV32_SUMS_4(o + 4)
 #define DSV32_SUMS_16(o) DSV32_SUMS_8(o), DSV32_SUMS_8(o + 8)
@@ -386,8 +391,8 @@ DSV32_DEVICE void wgmma_wait() {
   ", 1, 1, " TAIL ";"
 
 // Starts d [64, kN] += a [64, 16] times b [kN, 16] transposed, fp16 into f32; d [kN / 2] is this thread's
-// part. a: in shared memory, or in registers as those of multiply_f16 of each warp. kSideBySide: of b rows
-// lie side by side, not columns.
+// part. a lies in shared memory, or in registers, for each warp as in multiply_f16. kSideBySide: b's rows lie
+// side by side, not its columns.
 #define DSV32_FORM(N, NAMES, A, B, SIDES, P3, P4, P5, P6, ...)          \
   if constexpr (kN == N)                                                \
     asm volatile(DSV32_PRODUCT(N, NAMES, "%" #A, B, "1", "0, %" #SIDES) \
@@ -398,7 +403,7 @@ DSV32_DEVICE void wgmma(float* d, uint64_t a, uint64_t b) {
   DSV32_FOR_EACH_WIDTH(DSV32_FORM)
 }
 #undef DSV32_FORM
-// adds: else d = the product.
+// adds: true: d += the product; false: d = the product.
 #define DSV32_FORM(N, NAMES, A0, A1, A2, A3, B, SIDES, ADDS, ...)                                    \
   if constexpr (kN == N)                                                                             \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADDS ", 0;\n" DSV32_PRODUCT(                  \
@@ -411,7 +416,7 @@ DSV32_DEVICE void wgmma(float* d, const uint32_t (&a)[4], uint64_t b, bool adds 
   DSV32_FOR_EACH_WIDTH(DSV32_FORM)
 }
 #undef DSV32_FORM
-// The same of 32 e4m3 values and 64 columns, of registers.
+// The same for a [64, 32] of e4m3 in registers and 64 columns.
 DSV32_DEVICE void wgmma_e4m3(float* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 "
@@ -420,7 +425,8 @@ DSV32_DEVICE void wgmma_e4m3(float* d, const uint32_t (&a)[4], uint64_t b, bool 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
 }
 
-// Registers from the warps that need few to those that need many; all warps of a warpgroup call it.
+// Move registers from warpgroups that need few to those that need many; all warps of a warpgroup call one of
+// them.
 template <int kRegisters>
 DSV32_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));

@@ -1,11 +1,11 @@
-// Where each selected row is read from: the slot of its position, or one of the top-k buffer, into which few
-// sequences' missing rows are fetched at once.
+// Finds the slot of each selected row: the slot of its position, or a slot of the top-k buffer. For few
+// sequences the same kernel also fetches the missing rows.
 //
 // The policy is that of src/context/topk_buffer, claim_newest() and resolve() in one, on the same arrays.
-// What does not depend on the selection is done while positions are still being selected: the state is this
-// kernel's own, of the step before (dependent.cuh), so each block has it in a hash table before it waits;
-// then every selected position is looked up at once. A position that is not found starts its row's way over
-// the link; whose slot it takes is found out meanwhile.
+// Work that does not depend on the selection runs while positions are still being selected: this kernel alone
+// writes the buffer's state (dependent.cuh), so each block reads the state of the step before into a hash
+// table before it waits. Then all selected positions are looked up at once. A miss starts its row's copy over
+// the link at once; victims are chosen meanwhile.
 
 #include "cuda/common.cuh"
 
@@ -14,10 +14,10 @@ namespace {
 
 constexpr int kResolveThreads = 1024, kWarps = kResolveThreads / 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
-constexpr int kFetchBlocks = kMostTeamBlocks;  // of a sequence: each holds an eighth of the missing rows
-constexpr int64_t kFetchBytes = 60 << 10;      // of a block's rows on their way: 96 of 640 bytes
+constexpr int kFetchBlocks = kMostTeamBlocks;  // of a sequence: each fetches an eighth of the missing rows
+constexpr int64_t kFetchBytes = 60 << 10;      // of a block's rows under way: 96 of 640 bytes
 
-// What a block takes for the largest buffer and selection, and for n_rows missing rows on their way.
+// The memory of a block for the largest buffer and selection, and for n_rows missing rows under way.
 struct Room {
   int n_slots, topk, n_rows, row_bytes;
 
@@ -30,17 +30,17 @@ struct Room {
   }
 };
 
-// Where each position of a top-k buffer lies, for a block that looks many of them up: the slots in order, and
-// a hash table of their positions. In shared memory, or in the workspace where a buffer is too large.
+// A block's table of a top-k buffer: its slots in order, and a hash table from positions to places in this
+// order. In shared memory, or in the workspace if the buffer is too large.
 struct SlotTable {
   uint8_t* rows;       // [n_rows, row_bytes]
-  int32_t* chains;     // [kChains] a place in order of that hash, or -1
-  int2* nodes;         // [n_slots] in order: position, next place of the same hash
+  int32_t* chains;     // [kChains] the first place in order with this hash, or -1
+  int2* nodes;         // [n_slots] in order: position, next place with the same hash
   int32_t* slots;      // [n_slots] in order
   uint32_t* hits;      // [n_slots] bits, in order
   uint32_t* misses;    // [topk] bits
-  int32_t* places;     // [topk] the slot of a hit; ~number of a miss that this block fetches; else kNotOurs
-  int32_t* positions;  // [topk] the selection, then the slots of all
+  int32_t* places;     // [topk] a hit's slot; ~number of a miss that this block fetches; else kNotOurs
+  int32_t* positions;  // [topk] the selected positions; later their slots
   int32_t* victims;    // [topk] slots that the misses take
 
   static constexpr int kNotOurs = INT_MIN;
@@ -62,7 +62,7 @@ struct SlotTable {
   __device__ void insert(int i, int pos) const {
     nodes[i] = make_int2(pos, atomicExch(chains + hash(pos), i));
   }
-  __device__ int find(int pos) const {  // its place in order, or -1
+  __device__ int find(int pos) const {  // the position's place in order, or -1
     for (int i = chains[hash(pos)]; i >= 0;) {
       const int2 node = nodes[i];
       if (node.x == pos) return i;
@@ -71,8 +71,9 @@ struct SlotTable {
     return -1;
   }
 
-  // The buffer with the newest position claimed as claim_newest() does: it is the last in order. Called by
-  // all threads; the state is read past the first cache. All threads see the table after the next barrier.
+  // Reads the buffer and claims a slot for the newest position as claim_newest() does: its slot becomes the
+  // last in order. Called by all threads; reads the state past L1. All threads see the table after the next
+  // barrier.
   DSV32_DEVICE void read(const TopkBuffer& buffer, int newest) const {
     constexpr int kBatch = 5;  // loads of a thread in flight together
     __shared__ int own_slot, own_place;
@@ -91,7 +92,7 @@ struct SlotTable {
         if (__ldcg(buffer.order + i) == own_slot) own_place = i;
       __syncthreads();
     }
-    const int own = own_place;  // of the slot that it has, or takes
+    const int own = own_place;  // in order, of the newest position's slot
     for (int first = thread; first < n; first += kBatch * kResolveThreads) {
       int slot[kBatch], pos[kBatch];
       DSV32_UNROLL for (int k = 0; k < kBatch; ++k) {
@@ -110,13 +111,13 @@ struct SlotTable {
   }
 };
 
-// A row of a pool from a sequence's line of pages.
+// The number of a sequence's row i in the pool of `pages`.
 DSV32_DEVICE int64_t row_of(const int32_t* pages, int i) {
   return static_cast<int64_t>(pages[i / kPageTokens]) * kPageTokens + i % kPageTokens;
 }
 
-// Rows on their way from the host pool through shared memory to their slots: those of a warp's entries, as
-// many rounds as the block's room asks for.
+// Fetches a warp's missing rows from the host pool through shared memory into their slots, in rounds of at
+// most n_rows rows of the block.
 struct RowFetch {
   const Resolve& op;
   const SlotTable& table;
@@ -153,7 +154,7 @@ struct RowFetch {
               arrived);
     }
   }
-  // Until they are there; then they leave for their slots, which `positions` holds by now.
+  // Waits for the round's rows and copies them to their slots, which `positions` holds by now.
   __device__ void finish(int round) {
     if (!is_under_way) return;
     wait_for_phase(arrived, parity);
@@ -183,14 +184,14 @@ struct RowFetch {
 #endif
 };
 
-// How many bits are set in the words before `word`, for all lanes.
+// The number of bits set in the words before `word`, for all lanes.
 DSV32_DEVICE int count_before(const uint32_t* words, int word) {
   int n = 0;
   for (int i = static_cast<int>(threadIdx.x) % 32; i < word; i += 32) n += __popc(words[i]);
   return __reduce_add_sync(kAllLanes, n);
 }
 
-// Brings a line of n pages into the first cache.
+// Loads n page numbers into L1.
 DSV32_DEVICE void touch_pages(const int32_t* pages, int n) {
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kResolveThreads) {
     [[maybe_unused]] int page;
@@ -198,7 +199,8 @@ DSV32_DEVICE void touch_pages(const int32_t* pages, int n) {
   }
 }
 
-// Looks all selected positions up. Called by all threads; n_fetched grows by the block's misses.
+// Looks up all selected positions. Called by all threads. kFetches: n_fetched grows by the misses that the
+// block fetches.
 template <bool kFetches>
 DSV32_DEVICE void look_up(const SlotTable& table, const Team& team, const int32_t* selected, int n,
                           int* n_fetched) {
@@ -231,8 +233,8 @@ DSV32_DEVICE void look_up(const SlotTable& table, const Team& team, const int32_
   }
 }
 
-// The new order: stale, no victims [n_left] | victims [n_misses] | hits. A warp has a run of the old one;
-// each block of the team writes every size-th word's.
+// Writes the new order: stale slots that are no victims [n_left] | victims [n_misses] | hits. A warp goes
+// through consecutive words of the old order; each block of the team writes every size-th word's slots.
 DSV32_DEVICE void write_order(const TopkBuffer& buffer, const SlotTable& table, const Team& team, int n_left,
                               int n_misses) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -255,7 +257,8 @@ DSV32_DEVICE void write_order(const TopkBuffer& buffer, const SlotTable& table, 
   }
 }
 
-// Each miss takes a victim; row_ids of all. Each block of the team writes every size-th word's.
+// Gives each miss a victim, and writes row_ids of all entries. Each block of the team writes every size-th
+// word's.
 DSV32_DEVICE void place_rows(const TopkBuffer& buffer, const SlotTable& table, const Team& team,
                              const int32_t* slot_pages, int n, int64_t* row_ids, int32_t* misses) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
@@ -275,11 +278,12 @@ DSV32_DEVICE void place_rows(const TopkBuffer& buffer, const SlotTable& table, c
 }
 
 // selected -> slots: hits stay, misses take the oldest stale slots; order becomes stale | loaded | hits, each
-// part in its former order (topk_buffer.h). kFetches: and slot = host row, for every missing row.
-// A team a token, which is a sequence; a resident sequence's rows are where their positions are. Each block
-// resolves all, fetches every size-th entry's row and writes a share of the state, once all have read it.
-// kInShared: the table is in shared memory; else in scratch, which may be written only after the wait.
-// Bound by latency: the selection's load, one over the link, the copy to the slots. Measured (H100,
+// part in its previous order (topk_buffer.h). kFetches: also slot = host row, for every missing row.
+// One team per token; each token has its own sequence. Without a buffer a row lies in the slot of its
+// position. Each block resolves all entries, fetches the missing rows among every size-th entry and writes a
+// share of the state after all blocks have read it. kInShared: the table is in shared memory; else in scratch
+// memory, which may be written only after the wait.
+// Bound by latency: loading the selection, one load over the link, the copy to the slots. Measured (H100,
 // 2026-11-24), added to a layer of decode with 4160 slots, 2048 selected: 7 us by one block that fetches
 // nothing; 10 us by eight until the missing rows are there.
 template <bool kFetches, bool kInShared>
@@ -308,7 +312,7 @@ __global__ void __launch_bounds__(kResolveThreads)
   }
   __syncthreads();
   wait_for_inputs();
-  let_next_start();  // so late by the rule's exception (dependent.cuh)
+  let_next_start();  // only after the wait: the rule's exception (dependent.cuh)
 
   const int n = __ldcg(op.n_selected + t);
   if (buffer.n_slots == 0) {
@@ -325,7 +329,7 @@ __global__ void __launch_bounds__(kResolveThreads)
   RowFetch fetch{op, table, room, selected, row_pages, slot_pages, &arrived[warp], n};
   if (kFetches) fetch.start(0);
   __syncthreads();
-  if (team.size > 1) wait_for_cluster();  // all have read the state
+  if (team.size > 1) wait_for_cluster();  // all blocks have read the state
   const int n_misses = count_before(table.misses, Room::words(n));
   write_order(buffer, table, team, buffer.n_slots - n, n_misses);
   __syncthreads();
@@ -344,7 +348,7 @@ Room room_of(const Resolve& op) {
           static_cast<int>(op.cache.layout.row_bytes())};
 }
 
-// With as many rows on their way as beside large tables fit.
+// The room with as many rows under way as fit beside the table.
 Room room_to_fetch(const Resolve& op) {
   Room room = room_of(op);
   const int64_t n_left = most_shared_bytes(resolve_kernel<true, true>) - room.n_bytes();
@@ -352,7 +356,7 @@ Room room_to_fetch(const Resolve& op) {
   return room;
 }
 
-// n of the tokens.
+// The operation for its tokens [first, first + n).
 Resolve part_of(Resolve op, int64_t first, int64_t n) {
   op.step.n_tokens = n, op.step.pos += first, op.step.seq += first;
   op.selected += first * op.topk, op.row_ids += first * op.topk, op.misses += first * op.topk;
@@ -370,7 +374,7 @@ void launch_resolve(const Resolve& op, const Room& room, Kernel* kernel, unsigne
 }  // namespace
 
 bool can_fetch_resolved(const Resolve& op) {
-  constexpr int kLeastRows = 16;  // else a fetch beside is no slower
+  constexpr int kLeastRows = 16;  // with fewer a separate fetch is as fast
   const CacheView& cache = op.cache;
   return cache.buffers && op.step.n_tokens <= kFewFetchTokens && cache.layout.row_bytes() > 0 &&
          has_whole_words(cache) && is_of_hopper(resolve_kernel<true, true>) &&
