@@ -1,6 +1,7 @@
-// Draws tokens from logits: the likeliest of each share of a row, then a team of blocks per token; nothing is
-// sorted. A rule keeps a beginning of the tokens in order of likelihood (equal logits: the lower id first),
-// so it is a cut (sample_cut.cuh); the draw then adds the kept weights in the order of ids.
+// Draws tokens from logits. The first kernel finds the likeliest token of each share of a row; in the second
+// a team of blocks draws one token. Nothing is sorted. A rule keeps the first tokens in order of likelihood
+// (equal logits: the lower id first), so it is a cut (sample_cut.cuh); the draw then adds the kept weights in
+// the order of ids.
 
 #include "cuda/sample_cut.cuh"
 
@@ -9,23 +10,24 @@ namespace sampling {
 namespace {
 
 constexpr int kBlocksOfAnSm = 2;
-constexpr int kShares = 32, kShareThreads = 256;  // of a row, whose likeliest is found first
+constexpr int kShares = 32, kShareThreads = 256;  // of a row, each a block of the first kernel
 constexpr int kShareTogether = 16;                // loads of a thread
-constexpr int kRulesOfALaunch = 120;              // its arguments, of 4 KB at most
+constexpr int kRulesOfALaunch = 120;              // a launch's arguments are 4 KB at most
 
 struct Rules {
   SampleRule rule[kRulesOfALaunch];
 };
 
-// What is known of a row from some of its ids.
+// Facts about a row from some of its ids.
 struct Found {
-  uint64_t best = 0;           // the likeliest's place; 0: none
+  uint64_t best = 0;           // the place (place_of) of the likeliest id; 0: none
   uint32_t bad = 0xffffffffu;  // the lowest id whose logit is not finite
   float smallest = INFINITY;
 };
 
-// The first id, of those that are kept, whose sum of weights up to it exceeds the draw; -1 in the blocks that
-// do not have it. Each warp adds up a run of ids; then the run that has the id is divided over all threads.
+// Returns the first kept id at which the sum of kept weights exceeds the draw; -1 in the blocks without this
+// id. Each warp adds up consecutive ids; then the ids of the warp that has the drawn one are divided over all
+// threads.
 __device__ int32_t find_drawn(Shared& sm, const Row& row, const SampleRule& rule, const Cut& cut) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const auto weight_of = [&](int32_t id, float logit) -> uint64_t {
@@ -77,9 +79,9 @@ DSV32_DEVICE Found over_warp(Found found) {
   return found;
 }
 
-// out[t, share] = what a share of the token's ids has; all_rules[t] = the token's rule, t from `first` on.
-// Grid (shares, tokens). Bound by latency (one block would read a token's logits in 20 us), of many tokens by
-// reading them.
+// out[t, share] = the facts about a share of the token's ids; all_rules[t] = the token's rule, t from `first`
+// on. Grid (shares, tokens). Bound by latency (a single block would read a token's logits in 20 us); with
+// many tokens by reading the logits.
 __global__ void __launch_bounds__(kShareThreads)
     find_best_kernel(const float* logits, int n, int first, const __grid_constant__ Rules rules, Found* out,
                      SampleRule* all_rules) {
@@ -94,7 +96,7 @@ __global__ void __launch_bounds__(kShareThreads)
       logits + static_cast<int64_t>(t) * n, static_cast<int>(blockIdx.x * kShareThreads + threadIdx.x), n,
       [&](int32_t id, float logit) {
         if (!isfinite(logit) & (id < n)) found.bad = min(found.bad, static_cast<uint32_t>(id));
-        if (logit > largest) best = id, largest = logit;  // the first of equal ones
+        if (logit > largest) best = id, largest = logit;  // the lowest id of equal logits
         found.smallest = fminf(found.smallest, logit);
       });
   if (best >= 0) found.best = place_of(largest, best);
@@ -107,7 +109,7 @@ __global__ void __launch_bounds__(kShareThreads)
   if (blockIdx.x == 0) all_rules[t] = rules.rule[blockIdx.y];
 }
 
-// The logarithm of the sum of exp(logit - largest), in units of 2^-40.
+// The logarithm of the sum of exp(logit - largest), added in units of 2^-40.
 __device__ float log_sum_exp(Shared& sm, const Row& row) {
   uint64_t sum = 0, own, total;
   visit_logits(row,
@@ -118,8 +120,8 @@ __device__ float log_sum_exp(Shared& sm, const Row& row) {
   return logf(static_cast<float>(total) * 0x1p-40f);
 }
 
-// The n_top likeliest are listed in the first block as they come, which puts them in order by counting the
-// likelier ones of each.
+// Writes the n_top likeliest tokens in order. All blocks list them in the first block, in any order; that
+// block counts for each token how many are likelier.
 __device__ void write_top(Shared& sm, const Row& row, float log_sum, int n_top, TokenLogprob* top) {
   const Cut cut = find_cut_of_count(sm, row, n_top);
   if (threadIdx.x == 0) sm.n_listed = 0;
@@ -138,18 +140,18 @@ __device__ void write_top(Shared& sm, const Row& row, float log_sum, int n_top, 
   top[n_likelier] = {id, (row.logits[id] - row.largest) - log_sum};
 }
 
-// out = the id drawn by the rule, its log-probability and the likeliest ids' (see Sample in backend.h). A
-// team of 1 to 8 blocks takes a token, each a run of its logits, which it reads from L2: not at all for the
-// likeliest, once for the sum, twice for each of top-k, top-p and the list of the likeliest, once for the
-// draw. Bound by the some 40 instructions of a logit for top-p, which add to shared memory once or twice, and
-// the some 25 for the draw; with few rows by the team's meetings and by latency.
+// out = the id drawn by the rule and its log-probability; top = the likeliest ids and theirs (see Sample in
+// backend.h). A team of 1 to 8 blocks takes a token; each block has consecutive logits and reads them from
+// L2: not at all for the likeliest token, once for the sum, twice for each of top-k, top-p and the list of
+// the likeliest, once for the draw. Bound by some 40 instructions per logit for top-p, which add to shared
+// memory once or twice, and some 25 for the draw; with few rows by the team's barriers and by latency.
 __global__ void __launch_bounds__(kThreads, kBlocksOfAnSm)
     sample_kernel(Sample op, const SampleRule* rules, const Found* shares) {
   __shared__ Shared sm;
   let_next_start();
   const Team team;
   clear_bins(sm);
-  team.sync();  // every block of the team is there
+  team.sync();  // every block of the team has started
   wait_for_inputs();
   const int t = static_cast<int>(blockIdx.x) / team.size, n = static_cast<int>(op.vocab_size);
   static_assert(kShares == 32);
@@ -182,14 +184,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfAnSm)
     if (threadIdx.x == 0 && drawn >= 0) write(drawn);
   }
   if (op.n_top > 0) write_top(sm, row, log_sum, static_cast<int>(op.n_top), op.top + t * op.n_top);
-  // Whatever was read or written in another block's shared memory, the team has met since.
+  // The team has synchronised after the last access to another block's shared memory, so blocks may end.
 }
 
-// Blocks that share a row: with which all rows are done soonest, in turns of one block a multiprocessor (two
-// that share one take as long as two turns), each as long as a block's ids and its meetings. Two at least,
-// where there is a draw or a sum to share.
+// The number of blocks that share a row: the one with which all rows are done soonest. Time is counted in
+// turns of one block per multiprocessor (two blocks on one take as long as two turns); a turn takes as long
+// as a block's ids and its barriers. At least two if there is a draw or a sum.
 int blocks_per_row(const Sample& op, int n_sms) {
-  constexpr int64_t kMeetings = 14000;  // take as long as so many ids
+  constexpr int64_t kMeetings = 14000;  // a block's barriers take as long as this many ids
   if (op.n_top < 0 &&
       std::all_of(op.rules, op.rules + op.n_tokens, [](const SampleRule& r) { return r.temperature == 0; }))
     return 1;

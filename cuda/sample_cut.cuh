@@ -1,6 +1,6 @@
-// Where a rule cuts the tokens of a row off: the last kept token, found bin by bin. Histograms of integer
-// weights: their sums are the same in every order, so no result depends on which thread came first or on how
-// many blocks share a row.
+// Finds the last token of a row that a rule keeps, by histograms of integer weights. Integer sums are the
+// same in every order, so no result depends on the order of threads or on the number of blocks that share a
+// row.
 #pragma once
 
 #include <cfloat>
@@ -10,16 +10,16 @@
 namespace dsv32::cuda::sampling {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
-constexpr int kTogether = 8;  // loads of a thread that are on their way at once
+constexpr int kTogether = 8;  // loads of a thread under way at once
 constexpr int kBinBits = 11, kBins = 1 << kBinBits;
-constexpr int kListRoom = 1024;  // tokens of a bin that are compared with one another
+constexpr int kListRoom = 1024;  // most tokens of a bin that are compared with each other
 constexpr int kIdBits = 22;
 constexpr int64_t kMostTokens = 1 << kIdBits;
 constexpr float kWidthOfBins = 28;      // below exp(-28) a weight is 0 (2^-40 = exp(-27.7))
-constexpr float kLargestScale = 1e30f;  // 0 * it is 0 still
+constexpr float kLargestScale = 1e30f;  // finite, so that 0 * this is 0
 constexpr float kLog2E = 1.44269504f;
 
-// One of the tokens among which the cut falls.
+// A token that may be the last kept one.
 struct Candidate {
   uint64_t place;
   uint64_t amount;
@@ -28,37 +28,37 @@ struct Candidate {
 // A bin of the team's histogram.
 struct Bin {
   uint32_t digit;
-  uint64_t before, total;  // amounts above it, and of all bins
+  uint64_t before, total;  // amounts of the bins above it, and of all bins
 };
 
 struct __align__(16) Shared {
-  uint32_t low[kBins], high[kBins];  // the histogram's 64-bit amounts, of the block's share of the row
-  Candidate candidates[kListRoom];   // of the team, the same in all blocks
-  uint64_t listed[kListRoom];        // places, of the block's share
+  uint32_t low[kBins], high[kBins];  // the histogram's 64-bit amounts, of the block's part of the row
+  Candidate candidates[kListRoom];   // of the team; the same in all blocks
+  uint64_t listed[kListRoom];        // places, of the block's part
   uint64_t warp_sums[kWarps], run_sums[kWarps];
-  // What the blocks of the team tell all of them.
+  // Written by every block of the team to all blocks.
   uint64_t team_sums[kMostTeamBlocks];
   int32_t team_listed[kMostTeamBlocks];
   Bin bin;
-  uint64_t cut;  // its place
+  uint64_t cut;  // the cut's place
 
-  int32_t n_listed;  // may be more than there is room for
+  int32_t n_listed;  // may exceed kListRoom
   int32_t drawn;
 };
 static_assert(kListRoom >= kMostTopLogprobs && sizeof(Shared) <= 48 << 10);
 
-// The logits of one token and what is known of them. Blocks have runs of the ids, in the order of their
-// ranks.
+// The logits of one token and facts about them. Each block has consecutive ids, in the order of ranks.
 struct Row {
   const float* logits;
   float largest, smallest;
-  float scale;  // of a logit: log2(e) / temperature
+  float scale;  // of logits: log2(e) / temperature
   Team team;
-  int n;           // ids
-  int first, end;  // of the block's ids
+  int n;           // number of ids
+  int first, end;  // the block's ids
 };
 
-// The last token that is kept: those with a larger logit are, and those of this logit up to the id; no NaN.
+// The last kept token. Kept are all tokens with a larger logit, and those with this logit up to last_id;
+// never NaN.
 struct Cut {
   float logit = -INFINITY;
   int32_t last_id = INT32_MAX;
@@ -68,7 +68,7 @@ struct Cut {
   }
 };
 
-// Finite floats as integers that sort alike; -0 equals 0.
+// A finite float as an integer of the same order; -0 equals 0.
 DSV32_DEVICE uint32_t rank_key(float logit) {
   const uint32_t bits = logit == 0 ? 0 : __float_as_uint(logit);
   return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
@@ -77,7 +77,8 @@ DSV32_DEVICE float logit_of(uint32_t key) {
   return __uint_as_float((key & 0x80000000u) ? key ^ 0x80000000u : ~key);
 }
 
-// A token's place among all, the likeliest's the highest: its key, then the number of ids after its own.
+// A token's place in the order of likelihood; the likeliest has the highest. High bits: the logit's key; low
+// bits: the number of ids after its own.
 DSV32_DEVICE uint64_t place_of(float logit, int32_t id) {
   return static_cast<uint64_t>(rank_key(logit)) << kIdBits | (static_cast<uint32_t>(kMostTokens) - 1 - id);
 }
@@ -100,7 +101,7 @@ DSV32_DEVICE uint64_t warp_sum_u64(uint64_t x) {
 __device__ inline uint64_t block_prefix(Shared& sm, uint64_t x, uint64_t& total) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const uint64_t sum = warp_prefix(x);
-  __syncthreads();  // the previous readers are done
+  __syncthreads();  // the previous call's sums are read
   if (lane == 31) sm.warp_sums[warp] = sum;
   __syncthreads();
   uint64_t before = sum - x;
@@ -113,7 +114,7 @@ __device__ inline uint64_t block_prefix(Shared& sm, uint64_t x, uint64_t& total)
 }
 
 // The sum over the blocks before this one; `total` over all of the team. All threads of the team call it, and
-// meet once more before they call it again.
+// need a team barrier before the next call.
 __device__ inline uint64_t team_prefix(Shared& sm, const Team& team, uint64_t own, uint64_t& total) {
   if (static_cast<int>(threadIdx.x) < team.size)
     *team.of(&sm.team_sums[team.rank], static_cast<int>(threadIdx.x)) = own;
@@ -127,8 +128,8 @@ __device__ inline uint64_t team_prefix(Shared& sm, const Team& team, uint64_t ow
   return before;
 }
 
-// Calls visit(id, logits) for the logits of ids id, id + kStride, ... from `first` on. Those past the end are
-// NaN, which a comparison that is needed anyway tells apart: no branches.
+// Calls visit(id, logits) with the kN logits of ids id, id + kStride, ..., from `first` on. Past the end they
+// are NaN, which the visitors' comparisons exclude without extra branches.
 template <int kN, int kStride, typename Visit>
 DSV32_DEVICE void visit_batches(const float* logits, int first, int end, const Visit& visit) {
   DSV32_NO_UNROLL for (; first < end; first += kStride * kN) {
@@ -139,7 +140,7 @@ DSV32_DEVICE void visit_batches(const float* logits, int first, int end, const V
   }
 }
 
-// Calls visit(id, logit) for ids first, first + kStride, ... and some past the end with NaN.
+// Calls visit(id, logit) for ids first, first + kStride, ..., and with NaN for some past the end.
 template <int kN, int kStride, typename Visit>
 DSV32_DEVICE void visit_ids(const float* logits, int first, int end, const Visit& visit) {
   visit_batches<kN, kStride>(logits, first, end, [&](int id, const float(&batch)[kN]) {
@@ -147,13 +148,13 @@ DSV32_DEVICE void visit_ids(const float* logits, int first, int end, const Visit
   });
 }
 
-// Calls visit(id, logit) for every token of the block, and for some that are none with NaN.
+// Calls visit(id, logit) for every token of the block, and with NaN for some ids past the end.
 template <typename Visit>
 DSV32_DEVICE void visit_logits(const Row& row, const Visit& visit) {
   visit_ids<kTogether, kThreads>(row.logits, row.first + static_cast<int>(threadIdx.x), row.end, visit);
 }
 
-// Calls visit(id) for the tokens of the block of which is_wanted(id, logit): they are few.
+// Calls visit(id) for the tokens of the block with is_wanted(id, logit); they should be few.
 template <typename IsWanted, typename Visit>
 DSV32_DEVICE void visit_wanted(const Row& row, const IsWanted& is_wanted, const Visit& visit) {
   constexpr int kN = 2 * kTogether;
@@ -167,12 +168,13 @@ DSV32_DEVICE void visit_wanted(const Row& row, const IsWanted& is_wanted, const 
                               });
 }
 
-// Before the first use; find_bin() leaves them so, for when the block has met again, and the list empty.
+// Called before the first use; afterwards find_bin() leaves the bins clear, visible after the block's next
+// barrier, and the list empty.
 DSV32_DEVICE void clear_bins(Shared& sm) {
   for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) sm.low[i] = 0, sm.high[i] = 0;
 }
 
-// *address += x where is_wanted, without a branch; what was there, else 0.
+// *address += x if is_wanted, without a branch. Returns the old value, or 0 if not wanted.
 DSV32_DEVICE uint32_t add_shared_if(uint32_t address, uint32_t x, bool is_wanted) {
   uint32_t old = 0;
   asm volatile(
@@ -183,9 +185,9 @@ DSV32_DEVICE uint32_t add_shared_if(uint32_t address, uint32_t x, bool is_wanted
   return old;
 }
 
-// Adds the amounts of the block's tokens, weights or ones, to the bins digit_of(id, logit), where that is a
-// bin. A 64-bit addition goes in two halves: who makes the low half wrap carries into the high one. A batch's
-// first halves are on their way together.
+// Adds the amounts of the block's tokens (weights, or ones) to bins digit_of(id, logit); tokens whose digit
+// is not below kBins are left out. A 64-bit addition has two halves: the thread that makes the low half wrap
+// carries into the high half. A batch's low halves are under way together.
 template <bool kWeighs, typename DigitOf>
 DSV32_DEVICE void fill_bins(Shared& sm, const Row& row, const DigitOf& digit_of) {
   const uint32_t bins = shared_address(sm.low), to_high = shared_address(sm.high) - bins;
@@ -214,8 +216,9 @@ DSV32_DEVICE void fill_bins(Shared& sm, const Row& row, const DigitOf& digit_of)
       });
 }
 
-// From the highest digit down, the bin at which the team's amounts reach need_of(total). The same in all
-// blocks. Each block adds up the team's amounts of its share of the bins, the first block of the highest.
+// Returns the bin at which the team's amounts, from the highest digit down, reach need_of(total); the same in
+// all blocks. Each block adds up the team's amounts of its share of the bins; the first block has the highest
+// bins.
 template <typename NeedOf>
 __device__ Bin find_bin(Shared& sm, const Team& team, const NeedOf& need_of) {
   team.sync();
@@ -248,12 +251,12 @@ __device__ Bin find_bin(Shared& sm, const Team& team, const NeedOf& need_of) {
         team.of(&sm.bin, block) = {static_cast<uint32_t>(digit), before, total};
   }
   team.sync();
-  clear_bins(sm);  // all blocks have read them
+  clear_bins(sm);  // all blocks have read the bins
   return sm.bin;
 }
 
-// Lists the block's tokens of which is_listed(id, logit), which have logits from `least` to `most`: few. The
-// number of the team's.
+// Lists the block's tokens with is_listed(id, logit), whose logits lie between `least` and `most`; few do.
+// Returns the number of the team's listed tokens.
 template <typename IsListed>
 DSV32_DEVICE int list(Shared& sm, const Row& row, float least, float most, const IsListed& is_listed) {
   visit_wanted(
@@ -273,8 +276,8 @@ DSV32_DEVICE int list(Shared& sm, const Row& row, float least, float most, const
   return n;
 }
 
-// Of the n listed tokens of the team, the one at which their amounts, likeliest first, reach `need`. A warp
-// adds up the amounts of the likelier ones of a token.
+// Returns the one of the team's n listed tokens at which their amounts, likeliest first, reach `need`. For
+// each token a warp adds up the amounts of the likelier tokens.
 template <typename AmountOf>
 __device__ Cut find_listed(Shared& sm, const Team& team, int n, uint64_t need, const AmountOf& amount_of) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -298,18 +301,18 @@ __device__ Cut find_listed(Shared& sm, const Team& team, int n, uint64_t need, c
   return {logit_at(sm.cut), id_at(sm.cut)};
 }
 
-// The cut at which the amounts, weights or ones, of the tokens that `within` keeps, likeliest first, reach
+// The cut at which the amounts (weights, or ones) of the tokens that `within` keeps, likeliest first, reach
 // need_of(their total).
 //
-// The first bins are on a linear scale from the largest logit to the smallest, or to where weights are 0: a
-// float's highest bits are the same for most logits. A bin with more tokens than the list has room for is
-// divided again, by places, until it has few.
+// The first bins divide linearly the range from the largest logit to the smallest, or to the logit at which
+// weights become 0; bins by a float's highest bits would be useless, since most logits share them. A bin with
+// more than kListRoom tokens is divided again, by places, until it has few.
 template <bool kWeighs, typename NeedOf>
 __device__ Cut find_cut(Shared& sm, const Row& row, const Cut& within, const NeedOf& need_of) {
   const auto amount_of = [&](float logit) -> uint64_t {
     return kWeighs ? weight(probability(row, logit)) : 1;
   };
-  // Not -0, as between two zeros.
+  // fabsf: the difference of two zeros could be -0.
   const float width =
       fminf(fabsf(row.largest - row.smallest), kWeighs ? kWidthOfBins * kLog2E / row.scale : FLT_MAX);
   const float bin_scale = fminf(kBins / width, kLargestScale);
@@ -321,7 +324,8 @@ __device__ Cut find_cut(Shared& sm, const Row& row, const Cut& within, const Nee
   Bin bin = find_bin(sm, row.team, need_of);
   const uint32_t first_digit = bin.digit;
   uint64_t need = need_of(bin.total) - bin.before;
-  // The places between which the bin's tokens are: more than all roundings of bin_of() to either side.
+  // The bin's tokens have places from `first` to `last`: on both sides the range is wider than any rounding
+  // of bin_of().
   const float n_above = static_cast<float>(kBins - 1 - first_digit), slack = 1e-6f * fabsf(row.largest);
   const float most = fminf(row.largest, row.largest - n_above / bin_scale * (1 - 1e-6f) + slack);
   const float least = fmaxf(row.smallest, row.largest - (n_above + 1) / bin_scale * (1 + 1e-6f) - slack);

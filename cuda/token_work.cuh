@@ -1,17 +1,16 @@
-// What blocks do for a token beside products: store what is kept of it, turn its queries, choose its experts.
-// Each is a kernel of its own (small_ops.cu) or some blocks of a product's (beside.cuh).
+// A token's work beside products: storing its row and key, turning its queries, choosing its experts. Each
+// runs as its own kernel (small_ops.cu) or in some blocks of a product's kernel (beside.cuh).
 #pragma once
 
 #include "cuda/common.cuh"
 
 namespace dsv32::cuda {
 
-// ---- what a step keeps of a token, by blocks of kStoreThreads ----
+// ---- storing a token's row and key, by blocks of kStoreThreads ----
 
-// Latent rows go to the host pool and to where they are read from, their scales and the index keys to the key
-// pages; with the norms, the rotation and the transform before. The latent, the index key and the queries'
-// low rank are three blocks of a token. In a top-k buffer the newest row takes a slot of its own; resolve()
-// writes down that it has (resolve.cu).
+// After norms, rotation and transform, latent rows go to the host pool and to their slots, their scales and
+// the index keys to the key pages. A token has three blocks: for the latent, the index key and the queries'
+// low rank. In a top-k buffer the newest row takes a slot; resolve() records that (resolve.cu).
 
 constexpr int kStoreThreads = 256;
 
@@ -21,7 +20,8 @@ __device__ inline void store_bf16(const float* x, int64_t n, uint8_t* out) {
     reinterpret_cast<__nv_bfloat16*>(out)[i] = __float2bfloat16_rn(x[i]);
 }
 
-// x [n] as e4m3, a warp a tile in turn; the ue8m0 byte of each tile goes to scales[tile], as it is or as f32.
+// Stores x [n] as e4m3; warps take tiles in turn. Each tile's scale goes to scales[tile], as a ue8m0 byte or
+// as f32.
 template <typename Scale>
 __device__ inline void store_e4m3(const float* x, int64_t n, uint8_t* values, Scale* scales) {
   const int64_t n_tiles = (n + kTileValues - 1) / kTileValues;
@@ -40,7 +40,7 @@ __device__ inline void store_e4m3(const float* x, int64_t n, uint8_t* values, Sc
   }
 }
 
-// A row is put together in shared memory, then copied to each of its places by 16 bytes a thread.
+// Copies a row from shared memory to one of its places, 16 bytes per thread.
 __device__ inline void copy_row(const uint8_t* from, uint8_t* to, int64_t n_bytes) {
   if (n_bytes % 16 == 0)
     for (int64_t i = threadIdx.x; i < n_bytes / 16; i += blockDim.x)
@@ -49,9 +49,9 @@ __device__ inline void copy_row(const uint8_t* from, uint8_t* to, int64_t n_byte
     for (int64_t i = threadIdx.x; i < n_bytes; i += blockDim.x) to[i] = from[i];
 }
 
-// The slot of the newest position: its own if it has one already, else the next victim's, as claim_newest()
-// of src/context/topk_buffer has it. Called by all threads of the block; reads what this layer's resolve() of
-// the step before wrote, so before the wait.
+// The newest position's slot: its own if it has one already, else the next victim's, as in claim_newest() of
+// src/context/topk_buffer. Called by all threads of the block, before the wait: it reads only the output of
+// this layer's resolve() of the step before.
 __device__ inline int find_newest_slot(const TopkBuffer& buffer, int pos) {
   constexpr int kItems = 8;  // loads of a thread in flight together
   __shared__ int own_slot;
@@ -61,12 +61,12 @@ __device__ inline int find_newest_slot(const TopkBuffer& buffer, int pos) {
 #pragma unroll kItems
   for (int slot = threadIdx.x; slot < buffer.n_slots; slot += kStoreThreads)
     if (__ldcg(buffer.slot_pos + slot) == pos) found = slot;
-  if (found != kEmptySlot) own_slot = found;  // of one thread at most
+  if (found != kEmptySlot) own_slot = found;  // in one thread at most
   __syncthreads();
   return own_slot;
 }
 
-// The sum of f(i) for i < n, for every thread.
+// The sum of f(i) for i < n, returned to every thread.
 template <typename F>
 __device__ inline float sum_of(int64_t n, F f) {
   float sum = 0;
@@ -74,7 +74,7 @@ __device__ inline float sum_of(int64_t n, F f) {
   return block_sum(sum);
 }
 
-// 1 / the root of the mean square of x [n], for every thread.
+// 1 / sqrt(mean(x^2) + eps) of x [n], returned to every thread.
 __device__ inline float rms_factor(const float* x, int64_t n, float eps) {
   const float squares = sum_of(n, [&](int64_t i) { return x[i] * x[i]; });
   return 1.0f / sqrtf(squares / static_cast<float>(n) + eps);
@@ -98,7 +98,7 @@ __device__ inline void rotate(float* x, int64_t n_pairs, int pair_step, int64_t 
   }
 }
 
-// values [rank + rope] = (c, k_pe), also to memory.
+// values [rank + rope] = (c, k_pe); also stores c in op.c and k_pe in op.kv.
 __device__ inline void make_latent(const StoreTokens& op, int64_t t, float* values, const float2* turns) {
   const int64_t rank = op.cache.layout.kv_lora_rank, rope = op.cache.layout.qk_rope_head_dim;
   float* kv = op.kv + t * (rank + rope);
@@ -112,7 +112,8 @@ __device__ inline void make_latent(const StoreTokens& op, int64_t t, float* valu
   for (int64_t i = threadIdx.x; i < rope; i += blockDim.x) kv[rank + i] = values[rank + i];
 }
 
-// The row to the host pool and to its slot, its scales to its key page. `row`: put together there.
+// Stores the row in the host pool and in its slot, its scales in its key page. `row`: shared memory where the
+// row is assembled.
 __device__ inline void store_latent(const StoreTokens& op, int64_t t, int64_t slot, const float* values,
                                     uint8_t* row) {
   const CacheView& cache = op.cache;
@@ -137,7 +138,7 @@ __device__ inline void store_latent(const StoreTokens& op, int64_t t, int64_t sl
   copy_row(row, cache.slots + paged_row(cache.slot_pages, cache, seq, slot) * row_bytes, row_bytes);
 }
 
-// k = rope(LayerNorm(k)); H k to its place in the key page, as e4m3 with f32 scales or as it is.
+// k = rope(LayerNorm(k)); stores H k in its place in the key page, as e4m3 with f32 scales or as f32.
 __device__ inline void store_key(const StoreTokens& op, int64_t t, float* values, const float2* turns) {
   const CacheLayout& layout = op.cache.layout;
   const int64_t dim = layout.index_head_dim, rope = layout.qk_rope_head_dim, pos = op.step.pos[t];
@@ -168,16 +169,16 @@ __device__ inline void store_key(const StoreTokens& op, int64_t t, float* values
         reinterpret_cast<float*>(page + layout.key_scales_offset() + entry * layout.key_scale_bytes()));
 }
 
-// What a block does for a token.
+// A block's part of storing a token.
 enum class StorePart { latent, low_rank, key };
 
-// How a block's shared memory is divided: values, the sines and cosines of a position, a row.
+// The division of a block's shared memory: values, a position's sines and cosines, a row.
 struct StoreRoom {
   int n_values, n_turns, n_bytes;
 
   // Throws Error{internal} where rows are too large.
   static StoreRoom of(const CacheLayout& layout) {
-    // The row begins where 16 bytes may be read at a time.
+    // The row is aligned to 16 bytes.
     const int64_t n_most =
         std::max<int64_t>(layout.kv_lora_rank + layout.qk_rope_head_dim, layout.index_head_dim);
     const int64_t n_values = ceil_div(n_most, 4) * 4;
@@ -188,7 +189,7 @@ struct StoreRoom {
   }
 };
 
-// The weights of the block's norm, to be near when its values come.
+// Prefetches the weights of the block's norm.
 __device__ inline void prefetch_norm(const StoreTokens& op, StorePart part) {
   const float* const weights[] = {op.kv_norm, op.q_norm, op.k_norm};
   const int64_t n[] = {op.cache.layout.kv_lora_rank, op.q_lora_rank, op.cache.layout.index_head_dim};
@@ -196,7 +197,7 @@ __device__ inline void prefetch_norm(const StoreTokens& op, StorePart part) {
   if (i < n[static_cast<int>(part)]) prefetch_constant(weights[static_cast<int>(part)] + i);
 }
 
-// A part of what is kept of token t, by a block of kStoreThreads, which waits for its inputs here.
+// Computes and stores one part of token t, by a block of kStoreThreads. Calls wait_for_inputs().
 __device__ inline void store_part(const StoreTokens& op, const StoreRoom& room, int64_t t, StorePart part,
                                   uint8_t* shared) {
   float* values = reinterpret_cast<float*>(shared);
@@ -219,11 +220,12 @@ __device__ inline void store_part(const StoreTokens& op, const StoreRoom& room, 
   }
 }
 
-// ---- what the queries of a token go through, by blocks of kTurnThreads ----
+// ---- turning a token's queries, by blocks of kTurnThreads ----
 
-// Heads of q are turned, index heads are turned, multiplied by the Hadamard matrix and rounded (TurnQueries).
+// Heads of q are rotated; index heads are rotated, multiplied by the Hadamard matrix and rounded
+// (TurnQueries).
 
-// A block has so many heads of q, or so many index heads, a warp each.
+// A block has kTurnHeads heads of q, or kIndexHeads index heads, a warp each.
 constexpr int kTurnThreads = 256, kTurnHeads = 32, kIndexHeads = kTurnThreads / 32;
 
 // The blocks of a token: those of q, then those of index heads.
@@ -242,9 +244,9 @@ inline size_t turn_bytes(const TurnQueries& op) {
   return op.index_q ? static_cast<size_t>(kIndexHeads * op.index_dim) * sizeof(float) : 0;
 }
 
-// (a, b) -> (a cos - b sin, a sin + b cos) at angle pos * frequency, rounded to f32 as in model.py,
-// full-range sincosf: angles reach a million radians. With a whole number of rounds over the pairs a thread's
-// first sine and cosine are those of all its heads.
+// (a, b) -> (a cos - b sin, a sin + b cos) at angle pos * frequency, rounded to f32 as in model.py, with
+// full-range sincosf, since angles reach a million radians. If the block's size is a multiple of n_pairs, a
+// thread keeps one pair, and so one sine and cosine, for all its heads.
 __device__ inline void turn_heads(const TurnQueries& op, int64_t t, int64_t first_head) {
   const int64_t n_pairs = op.rope_dim / 2, n_heads = min(op.n_heads - first_head, int64_t{kTurnHeads});
   const float pos = static_cast<float>(__ldcg(op.step.pos + t));
@@ -263,7 +265,7 @@ __device__ inline void turn_heads(const TurnQueries& op, int64_t t, int64_t firs
   }
 }
 
-// x [dim] of a warp, in shared memory, times the orthonormal Hadamard matrix.
+// Multiplies a warp's x [dim] in shared memory by the orthonormal Hadamard matrix.
 __device__ inline void transform(float* x, int64_t dim) {
   const int lane = threadIdx.x % 32;
   hadamard_stages(x, dim, lane, 32, [] { __syncwarp(); });
@@ -301,7 +303,7 @@ __device__ inline void turn_index_head(const TurnQueries& op, int64_t t, int64_t
   }
 }
 
-// A block of token t; shared: turn_bytes(). Waits for the inputs.
+// Does the work of one block of token t. shared: turn_bytes(). Calls wait_for_inputs().
 __device__ inline void turn_block(const TurnQueries& op, const TurnBlocks& blocks, int64_t t, int block,
                                   float* shared) {
   if (block < blocks.n_heads) return turn_heads(op, t, int64_t{block} * kTurnHeads);
@@ -313,13 +315,13 @@ __device__ inline void turn_block(const TurnQueries& op, const TurnBlocks& block
 
 // ---- the router's choice of a token's experts, by the threads of a block ----
 
-// What choose_experts() wants of shared memory.
+// Bytes of shared memory of choose_experts().
 inline size_t route_bytes(const RouteExperts& op) {
   return static_cast<size_t>(3 * op.n_experts + op.n_groups * (op.n_activated + 3) + op.n_activated) *
          sizeof(float);
 }
 
-// How many of a shared array's n values are larger than value i, or equal to it and before it.
+// The number of a shared array's n values that are larger than value i, or equal to it and before it.
 __device__ inline int rank_of(const float* values, int n, int i) {
   const float value = values[i];
   int rank = 0;
@@ -328,12 +330,13 @@ __device__ inline int rank_of(const float* values, int n, int i) {
   return rank;
 }
 
-// p = sigmoid(logits); s = p + bias; the groups with the largest sum of two best s; in them the experts with
-// the largest s, ties to the lower index; weight = p / sum of p * route_scale (model.py, Gate). A block a
-// token, all in shared memory; an expert counts those before it in its group, and of the other groups among
-// their best alone. An s that is NaN becomes -infinity, as on the CPU. Chosen experts are sorted ascending at
-// the end, the sum runs in the order of choice. Logits are read past the first cache: other blocks of the
-// same kernel may have written them. Bound by latency.
+// p = sigmoid(logits); s = p + bias. Chosen are the groups with the largest sum of their two best s, and in
+// these groups the experts with the largest s, ties to the lower index; weight = p / sum of p * route_scale
+// (model.py, Gate). One block per token, all in shared memory. An expert's rank is the number of better
+// experts: counted among all experts of its own group, and among only the n_activated best of each other
+// group. NaN in s becomes -infinity, as on the CPU. The chosen experts are written in ascending order; the
+// sum of p runs in the order of choice. Logits are read past L1: other blocks of the same kernel may have
+// written them. Bound by latency.
 __device__ inline void choose_experts(const RouteExperts& op, int64_t token, float* shared) {
   const int n = static_cast<int>(op.n_experts), n_groups = static_cast<int>(op.n_groups),
             n_activated = static_cast<int>(op.n_activated), group_size = n / n_groups,

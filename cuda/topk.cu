@@ -1,25 +1,26 @@
 // Exact top-k of each token's scores.
 //
-// A row of few positions is a block's, which holds all of its keys in registers (topk_keys.cuh). A longer one
-// is a cluster's: each block lists the keys of its part that lie above a bound and sends the list to all
-// others, so that each finds the threshold by itself and writes what its own part has above it, in order; the
-// blocks meet once. The bound is the same in all, from the same sample of the whole row. Where it leaves too
-// few keys or too many, the blocks go through the row once more, digit by digit (topk_keys.cuh): the result
-// is exact whatever the scores, and counts are integers, so that no order of arrival shows.
+// A short row is selected by one block, which holds all keys in registers (topk_keys.cuh). A longer row is
+// selected by a cluster: each block lists the keys of its part from a lower bound on and sends the list to
+// all other blocks. Then each block finds the threshold by itself and writes the positions of its own part
+// above it, in order; the blocks synchronise only once. All blocks compute the same bound, from the same
+// sample of the whole row. If the bound leaves too few keys or too many, the blocks go through the row again,
+// digit by digit (topk_keys.cuh): the result is exact for all scores, and counts are integers, so that the
+// order of threads does not matter.
 
 #include "cuda/topk_keys.cuh"
 
 namespace dsv32::cuda {
 namespace {
 
-template <int kThreads>  // of a block, in registers: as many as 64 of these have room for
+template <int kThreads>  // of a block, as many as fit with 64 registers per thread
 constexpr int kMostKeys = kThreads == 1024 ? 8192 : 6144;
-constexpr int kSampleVectors = 4;  // most of a thread, of 4 neighbours each
-constexpr int kSampleStep = 8;     // one key of so many is in the sample, of a row that is not too long
-constexpr int kListHead = 4;       // words before a list's keys: how many they are
+constexpr int kSampleVectors = 4;  // most of a thread; a vector is 4 neighbouring scores
+constexpr int kSampleStep = 8;     // the sample has one key of this many, unless the row is too long
+constexpr int kListHead = 4;       // words before a list's keys; the first is the number of keys
 constexpr int kTooMany = 0x7fffffff;
 
-// What a block keeps in shared memory beside `Shared`: all blocks' lists, then the positions of its own.
+// A block's dynamic shared memory: all blocks' lists, then the positions of its own list.
 struct Lists {
   uint32_t* words;
   int n_room, n_blocks;
@@ -28,10 +29,11 @@ struct Lists {
   __device__ int32_t* positions() const { return reinterpret_cast<int32_t*>(of(n_blocks)); }
 };
 
-// Which keys of a row are in its sample, and which of the sample's keys bound the row's topk-th: six
-// deviations of how many of the topk are in it, so that of a random sample it is wrong in 1 case of 10^9.
+// Which keys of a row are sampled, and which of the sample's keys bound the row's topk-th key. The margin is
+// six standard deviations of the number of topk keys in the sample: with a random sample the bound is wrong
+// in 1 of 10^9 cases.
 struct Sampling {
-  int n_vectors, step, n_whole;  // of a thread; every step-th vector; of all threads
+  int n_vectors, step, n_whole;  // a thread's; every step-th vector is sampled; all threads'
   uint32_t need_low, need_high;
 
   template <int kThreads>
@@ -50,7 +52,8 @@ struct Sampling {
   __device__ bool is_enough() const { return need_low <= static_cast<uint32_t>(4 * n_whole); }
 };
 
-// Where there is nothing to choose: true, and all visible positions are selected. Also counts them.
+// If there is nothing to choose, selects all visible positions and returns true. Writes n_selected in any
+// case.
 template <int kThreads>
 __device__ bool select_all(const SelectTopk& op, const Team& team, int64_t t, int32_t n_visible) {
   const int32_t topk = static_cast<int32_t>(op.topk), n_selected = min(topk, n_visible);
@@ -62,7 +65,8 @@ __device__ bool select_all(const SelectTopk& op, const Team& team, int64_t t, in
   return true;
 }
 
-// The sample's keys between which the row's topk-th lies as good as surely. sm.counts[0] is zero before.
+// Sets `low` and `high` to keys of the sample between which the row's topk-th key almost surely lies.
+// sm.counts[0] must be zero.
 template <int kThreads>
 DSV32_DEVICE void bound_keys(Shared& sm, const Sampling& sampling, const float4 (&x)[kSampleVectors],
                              uint32_t& low, uint32_t& high) {
@@ -72,7 +76,8 @@ DSV32_DEVICE void bound_keys(Shared& sm, const Sampling& sampling, const float4 
     keys[i] = is_there ? rank_key((&x[i / 4].x)[i % 4]) : 0;
     least = min(least, is_there ? keys[i] : 0xffffffffu), most = max(most, keys[i]);
   });
-  // Of as many threads as there are keys wanted, none has its highest below the least of these.
+  // If need_low threads or more have keys, need_low keys are not below the least of the threads' highest
+  // keys.
   const auto n_threads = static_cast<uint32_t>(min(kThreads, sampling.n_whole));
   low = sampling.need_low > n_threads ? least : most > 0 ? most : 0xffffffffu, high = most;
   meet_bounds<kThreads>(sm, low, high, sampling.need_high);
@@ -83,7 +88,7 @@ DSV32_DEVICE void bound_keys(Shared& sm, const Sampling& sampling, const float4 
   low = max(low, bins.begin(sm.found[0].bin)), high = max(low, bins.begin(sm.found[1].bin + 1));
 }
 
-// Lists the part's keys from `low` on, in order, and where in the row they are.
+// Lists the part's keys from `low` on, in order, and their positions in the row.
 template <int kThreads>
 DSV32_DEVICE void list_keys(Shared& sm, const Row& part, const Tile<kThreads>& tile, uint32_t low,
                             const Lists& lists, int rank) {
@@ -103,8 +108,9 @@ DSV32_DEVICE void list_keys(Shared& sm, const Row& part, const Tile<kThreads>& t
   if (threadIdx.x == 0) list[0] = n_listed;
 }
 
-// Sends this block's list to the team's other blocks and waits for theirs. An arrival of the cluster is open
-// before and after: none may send before all are there, none may go before all have received.
+// Sends this block's list to the team's other blocks and waits for theirs. An arrival at the cluster's
+// barrier is pending before and after: no block may send before all have started, and none may end before all
+// have received.
 DSV32_DEVICE void share_lists(Shared& sm, const Team& team, const Lists& lists) {
 #if __CUDA_ARCH__ >= 900
   if (team.size > 1) {
@@ -124,17 +130,17 @@ DSV32_DEVICE void share_lists(Shared& sm, const Team& team, const Lists& lists) 
   __syncthreads();
 }
 
-// What a thread has of the keys among which the topk are found.
+// A thread's keys among which the topk are found.
 template <int kThreads>
 struct Candidates {
   static constexpr int kVectors = kMostKeys<kThreads> / kThreads / 4;
   uint32_t keys[4 * kVectors];
-  int own[kVectors];   // where each vector begins in the row or in the block's own list; -1: another block's
-  uint32_t low, high;  // bounds of all
+  int own[kVectors];  // each vector's start in the row or in the block's own list; -1: another block's vector
+  uint32_t low, high;  // bounds of all threads' keys
 };
 
-// The thread's keys of all lists. Returns how many vectors each thread has; 0 where the lists are not what
-// the bound was to give.
+// Reads the thread's keys of all lists. Returns the number of vectors of each thread; 0 if the lists have too
+// few keys or too many.
 template <int kThreads>
 DSV32_DEVICE int read_lists(const Team& team, const Lists& lists, uint32_t n_wanted,
                             Candidates<kThreads>& c) {
@@ -151,7 +157,7 @@ DSV32_DEVICE int read_lists(const Team& team, const Lists& lists, uint32_t n_wan
     DSV32_UNROLL for (int b = 1; b < kMostTeamBlocks; ++b) block +=
         b < team.size && vector >= __shfl_sync(0xffffffffu, before, b) ? 1 : 0;
     const uint32_t offset = 4 * (vector - __shfl_sync(0xffffffffu, before, block));
-    const bool is_there = vector < __shfl_sync(0xffffffffu, upto, block);  // else past the last list
+    const bool is_there = vector < __shfl_sync(0xffffffffu, upto, block);  // false: past the last list
     uint4 x = {};
     if (is_there) x = *reinterpret_cast<const uint4*>(lists.of(block) + kListHead + offset);
     c.keys[4 * v] = x.x, c.keys[4 * v + 1] = x.y, c.keys[4 * v + 2] = x.z, c.keys[4 * v + 3] = x.w;
@@ -160,7 +166,7 @@ DSV32_DEVICE int read_lists(const Team& team, const Lists& lists, uint32_t n_wan
   return static_cast<int>(n_each);
 }
 
-// The keys of a row that is short enough, and bounds of them.
+// Reads the keys of a short row, and computes their bounds.
 template <int kThreads>
 DSV32_DEVICE int read_row(Shared& sm, const Row& row, uint32_t n_wanted, Candidates<kThreads>& c) {
   const int n_vectors = (row.end + 4 * kThreads - 1) / (4 * kThreads);
@@ -179,8 +185,8 @@ DSV32_DEVICE int read_row(Shared& sm, const Row& row, uint32_t n_wanted, Candida
   return n_vectors;
 }
 
-// The keys of a longer row's lists; 0 where these are not what they were to be. An arrival of the cluster is
-// open before and after.
+// Makes and reads the lists of a longer row; returns 0 if they have too few keys or too many. An arrival at
+// the cluster's barrier is pending before and after.
 template <int kThreads>
 DSV32_DEVICE int read_long_row(Shared& sm, const Team& team, const Row& row, const Row& part,
                                const Sampling& sampling, const Lists& lists, uint32_t n_wanted,
@@ -207,7 +213,8 @@ DSV32_DEVICE int4 positions_of(const Lists& lists, int own, bool is_short, int s
   return {own, own + 1, own + 2, own + 3};
 }
 
-// Selects of a row of more than topk positions. An arrival of the cluster is open before and after.
+// Selects from a row of more than topk positions. An arrival at the cluster's barrier is pending before and
+// after.
 template <int kThreads>
 DSV32_DEVICE void select_ranked(Shared& sm, const Team& team, const Row& row, const Sampling& sampling,
                                 const Lists& lists, uint32_t n_wanted, int32_t* selected) {
@@ -235,8 +242,8 @@ DSV32_DEVICE void select_ranked(Shared& sm, const Team& team, const Row& row, co
 }
 
 // selected = the positions s <= pos with the topk largest scores (ties: the lower s), ascending. A cluster of
-// 1 to 8 blocks takes a token, each block a run of its row. Bound by what a block does one after the other;
-// with many long rows by reading the scores.
+// 1 to 8 blocks takes a token; each block has a contiguous part of its row. Bound by the latency of a block's
+// steps, which depend on each other; with many long rows by reading the scores.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads) select_topk_kernel(SelectTopk op, int n_room) {
   extern __shared__ __align__(16) uint32_t words[];
@@ -257,7 +264,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) select_topk_kernel(
   const int32_t n_visible = op.step.pos[t] + 1;
   const Sampling sampling = Sampling::plan<kThreads>(n_visible, op.topk);
   wait_for_inputs();
-  let_next_start();  // attention, which may read queries that are older than the scores
+  let_next_start();  // only now: attention may then read queries without waiting, which are older than the
+                     // scores
   if (!select_all<kThreads>(op, team, t, n_visible))
     select_ranked<kThreads>(sm, team, row_of(op.scores + t * op.scores_stride, n_visible), sampling,
                             {words, n_room, team.size}, static_cast<uint32_t>(op.topk),
@@ -265,15 +273,15 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) select_topk_kernel(
   wait_for_cluster();
 }
 
-// How many blocks share a row: as many as there are multiprocessors for; of eight, half of them, since a
-// cluster finds no place across the device's parts.
+// The number of blocks that share a row: as many as there are multiprocessors for. Clusters of eight may take
+// only half of the multiprocessors, since a cluster cannot span the device's parts (GPCs).
 int blocks_per_row(int64_t n_tokens, int n_sms) {
   int n = 1;
   while (n < kMostTeamBlocks && 2 * n * n_tokens <= (2 * n < kMostTeamBlocks ? n_sms : n_sms / 2)) n *= 2;
   return n;
 }
 
-// Room for the lists of n_blocks, each of which may be a good deal longer than its share: the best lie
+// Room for each of n_blocks lists. A list may be much longer than its share, because the best keys often lie
 // together.
 template <typename Kernel>
 int list_room(Kernel* kernel, int n_blocks) {

@@ -1,9 +1,9 @@
-// Keys in the registers of a block: bounds of them, the one in a given place, and those above it in order;
-// and a row of scores in memory, whose keys are taken tile by tile.
+// Keys in the registers of a block: their bounds, the need-th largest of them, and the keys above it in
+// order; and a row of scores in memory, whose keys are read tile by tile.
 //
-// A key is an integer that sorts as its score does; 0 is none. Nothing is sorted: all keys are counted into
-// bins between two bounds, and those of the bin that has the place are compared with each other. Bounds need
-// not be right: what lies past them counts in the outer bins.
+// A key is an integer of the same order as its score; 0 means no key. Nothing is sorted: all keys are counted
+// into bins between two bounds, and the keys of the bin with the need-th are compared with each other. Bounds
+// need not be exact: keys beyond them count in the outer bins.
 #pragma once
 
 #include "cuda/common.cuh"
@@ -12,27 +12,28 @@ namespace dsv32::cuda {
 namespace {
 
 constexpr int kBins = 2048;
-// Of threads, for an upper bound: so few that of 2000 keys of a sample each, in any order, none has its
-// highest below the 75th of all.
+// Groups of threads, for an upper bound. They are so few that, with 2000 keys of a sample for each, every
+// group's highest key is above the sample's 75th, whether scores are sorted or in random order.
 constexpr int kGroups = 4;
 
 struct Found {
-  uint32_t bin, n_above, n;  // above the bin, in it
+  uint32_t bin, n_above, n;  // keys above the bin, keys in it
 };
 
 struct Shared {
-  alignas(16) uint32_t counts[2][kBins];       // of the sample, then the keys of a bin; of the candidates
-  uint32_t warp_low[32], group_high[kGroups];  // of each warp's keys; of every kGroups-th thread's
-  uint32_t warp_sums[2][32];                   // of one pass and of the next
+  alignas(16) uint32_t
+      counts[2][kBins];  // [0]: bins of the sample, then the keys of one bin; [1]: bins of the candidates
+  uint32_t warp_low[32], group_high[kGroups];  // lowest key of each warp; highest of every kGroups-th thread
+  uint32_t warp_sums[2][32];                   // of alternate passes
   Found found[2];
   uint32_t n_compared, key, n_wanted;
-  uint32_t n_above, n_ties;  // of this block's part
-  uint64_t arrived;          // the other blocks' lists
+  uint32_t n_above, n_ties;  // in this block's part
+  uint64_t arrived;          // barrier of the other blocks' lists
 };
 
 // As backend/cpu_attention.cpp: -0 equals 0, NaN ranks below everything.
 DSV32_DEVICE uint32_t rank_key(float score) {
-  const float x = score + 0.0f;  // of -0: 0
+  const float x = score + 0.0f;  // turns -0 into 0
   const uint32_t bits = __float_as_uint(x);
   return x != x ? 1 : bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
 }
@@ -40,13 +41,13 @@ DSV32_DEVICE float score_of(uint32_t key) {
   return __uint_as_float(key ^ (~static_cast<uint32_t>(static_cast<int32_t>(key) >> 31) | 0x80000000u));
 }
 
-// Of a number per warp, what the first n_warps have together.
+// The sum of the first n_warps of the warps' numbers.
 DSV32_DEVICE uint32_t sum_of_warps(const uint32_t* numbers, int n_warps) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   return __reduce_add_sync(0xffffffffu, lane < n_warps ? numbers[lane] : 0);
 }
 
-// Calls visit(i) for i of the first 4 n_vectors of kN.
+// Calls visit(i) for i < 4 n_vectors, at most kN.
 template <int kN, typename Visit>
 DSV32_DEVICE void visit_vectors(int n_vectors, const Visit& visit) {
   DSV32_UNROLL for (int v = 0; v < kN / 4; ++v) if (v < n_vectors) {
@@ -54,9 +55,9 @@ DSV32_DEVICE void visit_vectors(int n_vectors, const Visit& visit) {
   }
 }
 
-// From each thread's lowest and highest key, bounds of the block's: the lowest and, for keys in the need-th
-// place from above, the least of the highest of kGroups spread over the block, so that a few outliers do not
-// widen the bins. sm.group_high is zero before.
+// From each thread's lowest and highest key, bounds of the block's keys: the lowest key, and the least of the
+// highest keys of kGroups groups of threads, so that a few outliers do not widen the bins. If need is below 3
+// kGroups, the highest key instead. sm.group_high must be zero.
 template <int kThreads>
 DSV32_DEVICE void meet_bounds(Shared& sm, uint32_t& low, uint32_t& high, uint32_t need) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -72,15 +73,15 @@ DSV32_DEVICE void meet_bounds(Shared& sm, uint32_t& low, uint32_t& high, uint32_
                             : __reduce_min_sync(0xffffffffu, group_high > 0 ? group_high : 0xffffffffu);
 }
 
-// Bins between two keys, even in the scores. A key's bin is never below that of a lower key, whatever the
-// bounds: where there is nothing between them or no number for it, all are in one.
+// Bins of equal score width between two keys. A key's bin is never below a lower key's bin, whatever the
+// bounds: if their distance is 0 or no usable number, all keys are in one bin.
 struct Bins {
   float first, per_score, per_bin;
 
   __device__ uint32_t of(uint32_t key) const {
     return min(__float2uint_rz((score_of(key) - first) * per_score), kBins - 1u);
   }
-  __device__ uint32_t begin(uint32_t bin) const {  // about where it does; the first one anywhere
+  __device__ uint32_t begin(uint32_t bin) const {  // about the bin's lowest key; for a single bin 1
     return per_score > 0 ? rank_key(first + static_cast<float>(bin) * per_bin) : 1;
   }
 };
@@ -89,7 +90,7 @@ DSV32_DEVICE Bins make_bins(uint32_t low, uint32_t high) {
   return {first, per_score > 0 && per_score < 1e30f ? per_score : 0, width * (1.0f / kBins)};
 }
 
-// Counts the keys from `low` on.
+// Counts the keys from `low` on into bins.
 template <int kN>
 DSV32_DEVICE void count_keys(const uint32_t (&keys)[kN], int n_vectors, const Bins& bins, uint32_t low,
                              uint32_t* counts) {
@@ -97,7 +98,7 @@ DSV32_DEVICE void count_keys(const uint32_t (&keys)[kN], int n_vectors, const Bi
   visit_vectors<kN>(n_vectors, [&](int i) { count_shared_if(first + 4 * bins.of(keys[i]), keys[i] >= low); });
 }
 
-// sm.found[i] = the bin of the needs[i]-th largest key. The first thread has the highest bins.
+// sm.found[i] = the bin of the needs[i]-th largest key. Thread 0 has the highest bins.
 template <int kThreads, int kNeeds>
 DSV32_DEVICE void find_bins(Shared& sm, const uint32_t* counts, const uint32_t (&needs)[kNeeds]) {
   constexpr int kOwn = kBins / kThreads;
@@ -123,8 +124,8 @@ DSV32_DEVICE void find_bins(Shared& sm, const uint32_t* counts, const uint32_t (
   __syncthreads();
 }
 
-// Sets sm.key to the need-th largest of n keys in shared memory, sm.n_wanted to how many of those that equal
-// it are among the largest.
+// Sets sm.key to the need-th largest of n keys in shared memory, and sm.n_wanted to the number of equal keys
+// among the `need` largest.
 template <int kThreads>
 DSV32_DEVICE void compare_keys(Shared& sm, const uint32_t* keys, uint32_t n, uint32_t need) {
   DSV32_NO_UNROLL for (uint32_t i = threadIdx.x; i < n; i += kThreads) {
@@ -137,8 +138,8 @@ DSV32_DEVICE void compare_keys(Shared& sm, const uint32_t* keys, uint32_t n, uin
   __syncthreads();
 }
 
-// The same of the block's keys from `low` on; false, and nothing is found, where a bin has too many.
-// sm.counts[1] and sm.n_compared are zero before.
+// The same for the block's keys from `low` on; returns false and finds nothing if the bin has too many keys.
+// sm.counts[1] and sm.n_compared must be zero.
 template <int kThreads, int kN>
 DSV32_DEVICE bool find_key(Shared& sm, const uint32_t (&keys)[kN], int n_vectors, uint32_t low, uint32_t high,
                            uint32_t need) {
@@ -158,8 +159,8 @@ DSV32_DEVICE bool find_key(Shared& sm, const uint32_t (&keys)[kN], int n_vectors
 }
 
 // Takes, in the order of the threads and of their keys, the keys above the threshold and the first n_wanted
-// that equal it: emit(i, how many are taken before, whether) for each keys[i]. n_above and n_ties: keys above
-// and at the threshold before all these; then with these.
+// keys equal to it: calls emit(i, number of keys taken before, whether this one is taken) for each keys[i].
+// n_above, n_ties: the number of earlier keys above and at the threshold; these keys are added to them.
 template <int kThreads, int kN, typename Emit>
 DSV32_DEVICE void take_keys(uint32_t* warp_sums, const uint32_t (&keys)[kN], int n_vectors,
                             uint32_t threshold, uint32_t n_wanted, uint32_t& n_above, uint32_t& n_ties,
@@ -189,20 +190,20 @@ DSV32_DEVICE void take_keys(uint32_t* warp_sums, const uint32_t (&keys)[kN], int
 
 constexpr int kTileKeys = 8;  // of a thread
 
-// Scores of a row, begin to end, from where memory is aligned to 16 bytes: the row itself begins at `skip`.
-// Every thread loads the scores of a last vector of 4 that is not whole, so that no load has to wait for
-// another.
+// Scores [begin, end) of a row, relative to the 16-byte boundary before it: the row's position 0 is index
+// `skip`. If the last vector of 4 is not whole, every thread loads its scores to `tail` at once, so that no
+// load has to wait for another.
 struct Row {
   const float* scores;
   int begin, end, skip;
   float tail[3];
 
-  __device__ float4 load(int i) const {  // i to i + 3, a multiple of 4
+  __device__ float4 load(int i) const {  // scores i to i + 3; i is a multiple of 4
     float4 x = {};
     if (i + 3 < end) x = *reinterpret_cast<const float4*>(scores + i);
     return x;
   }
-  __device__ uint32_t key_of(float x, int i) const {  // before the begin and past the end none
+  __device__ uint32_t key_of(float x, int i) const {  // 0 outside begin to end
     return static_cast<uint32_t>(i - begin) < static_cast<uint32_t>(end - begin) ? rank_key(x) : 0;
   }
   __device__ void keys_of(const float4& x, int i, uint32_t* keys) const {
@@ -226,7 +227,7 @@ DSV32_DEVICE Row row_of(const float* scores, int n) {
   return row;
 }
 
-// A thread's neighbouring keys of a tile, as they come.
+// A thread's neighbouring scores of a tile.
 template <int kThreads>
 struct Tile {
   float4 x[kTileKeys / 4];
@@ -241,8 +242,8 @@ struct Tile {
   }
 };
 
-// take_keys() of a whole part, of which `tile` is the first tile: emit(key, its position, how many are taken
-// before, whether it is).
+// take_keys() for a whole part; `tile` is its first tile. Calls emit(key, position, number of keys taken
+// before, whether this one is taken).
 template <int kThreads, typename Emit>
 DSV32_DEVICE void take_part(Shared& sm, const Row& part, Tile<kThreads> tile, uint32_t threshold,
                             uint32_t n_wanted, uint32_t& n_above, uint32_t& n_ties, const Emit& emit) {
@@ -259,7 +260,8 @@ DSV32_DEVICE void take_part(Shared& sm, const Row& part, Tile<kThreads> tile, ui
   }
 }
 
-// The team's histogram, in sm.counts[1] of every block: each adds up its share of the bins for all.
+// Adds the team's histograms into sm.counts[1] of every block: each block adds up a share of the bins for all
+// blocks.
 template <int kThreads>
 __device__ void add_counts(Shared& sm, const Team& team) {
   team.sync();
@@ -273,10 +275,11 @@ __device__ void add_counts(Shared& sm, const Team& team) {
   team.sync();
 }
 
-// The topk-th largest key of a row, whatever its keys: digits of 11, 11 and 10 bits, the highest first.
+// Finds the need-th largest key of a row of any keys, by digits of 11, 11 and 10 bits, the highest first.
+// Afterwards `need` is the number of keys equal to it that are among the largest.
 template <int kThreads>
 __device__ uint32_t find_slowly(Shared& sm, const Team& team, const Row& part, uint32_t& need) {
-  uint32_t threshold = 0, known = 0;  // bits that are found
+  uint32_t threshold = 0, known = 0;  // known: the bits found so far
   DSV32_NO_UNROLL for (int digit = 0; digit < 3; ++digit) {
     const int shift = digit == 0 ? 21 : digit == 1 ? 10 : 0;
     const uint32_t mask = digit == 2 ? 0x3ffu : 0x7ffu;
@@ -295,7 +298,7 @@ __device__ uint32_t find_slowly(Shared& sm, const Team& team, const Row& part, u
   return threshold;
 }
 
-// Selects of the team's keys whatever they are. No arrival of the cluster is open.
+// Selects from the team's keys, for any keys. No arrival at the cluster's barrier may be pending.
 template <int kThreads>
 __device__ __noinline__ void select_slowly(Shared& sm, const Team& team, const Row& part, uint32_t n_wanted,
                                            int32_t* selected) {
@@ -320,7 +323,7 @@ __device__ __noinline__ void select_slowly(Shared& sm, const Team& team, const R
             [&](uint32_t, int i, uint32_t at, bool is_taken) {
               if (is_taken) selected[at] = i;
             });
-  team.sync();  // no block's shared memory goes while another reads its counts
+  team.sync();  // no block ends while another reads its counts
 }
 
 }  // namespace
