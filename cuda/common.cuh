@@ -53,9 +53,8 @@ DSV32_DEVICE float block_sum(float x) {
   return warp_sum(lane < n_warps ? partial[lane] : 0.0f);
 }
 
-// Multiplies x [dim] in shared memory by the Hadamard matrix of ones and minus ones, with the CPU's stages in
-// the CPU's order; dim is a power of two. All n_threads threads call it. sync() is their barrier; the first
-// and the last action is a sync().
+// Multiplies x [dim], a power of two, in shared memory by the Hadamard matrix of ones and minus ones, in the
+// CPU's stages and order. Called by n_threads threads with the barrier sync(); begins and ends with it.
 template <typename Sync>
 DSV32_DEVICE void hadamard_stages(float* x, int64_t dim, unsigned thread, unsigned n_threads,
                                   const Sync& sync) {
@@ -96,8 +95,7 @@ DSV32_DEVICE float from_ue8m0(uint8_t x) {
   return __uint_as_float(x == 0 ? 0x00400000u : static_cast<uint32_t>(x) << 23);
 }
 
-// ---- values as fp16 for tensor cores: eleven significant bits, smallest step 2^-24, largest value 65504
-// ----
+// ---- values as fp16 for tensor cores: eleven significant bits, from steps of 2^-24 to 65504 ----
 
 // Weights are rounded and saturated. Activations may have any size: each row is divided by its unit, a power
 // of two chosen by the row's largest value, and its sums are multiplied by the unit again, which is exact.
@@ -112,8 +110,8 @@ struct RoundedRows {
   float* units = nullptr;
 };
 
-// Fp16 rows that one operation leaves to the next one, in the memory of n_rows f32 rows of n_cols >= 2
-// values: first all values, then all units.
+// Fp16 rows for the next operation in the memory of n_rows f32 rows of n_cols >= 2: first all values, then
+// all units.
 inline RoundedRows rounded_rows_in(const float* room, int64_t n_rows, int64_t n_cols) {
   auto* values = reinterpret_cast<__half*>(const_cast<float*>(room));
   return {values, reinterpret_cast<float*>(values + n_rows * n_cols)};
@@ -133,15 +131,14 @@ DSV32_DEVICE float2 unpack_f16(uint32_t pair) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
 
-// The unit of a row whose largest magnitude is `largest`. Its exponent is bounded so that its inverse is a
-// normal float too: rows below 2^-98 only become less accurate, infinity stays infinite.
+// The unit of a row whose largest magnitude is `largest`. Bounded so that its inverse is a normal float: rows
+// below 2^-98 only become less accurate, infinity stays infinite.
 DSV32_DEVICE float unit_of(float largest) {
   const uint32_t exponent = max(__float_as_uint(largest) >> 23, 29u);
   return __uint_as_float((exponent - 14) << 23);
 }
 
-// The unit of a plain row: 1, unless its largest value is too large for fp16 or so small that values lose
-// bits.
+// The unit of a plain row: 1, unless its values are too large for fp16 or so small that they lose bits.
 DSV32_DEVICE float plain_unit(float largest) {
   constexpr float kSmallest = 1.0f / 256;
   return largest == 0 || (largest >= kSmallest && largest <= kLargestInUnits) ? 1.0f : unit_of(largest);
@@ -174,8 +171,7 @@ DSV32_DEVICE uint8_t* key_page(const CacheView& cache, int64_t page_bytes, int64
          static_cast<int64_t>(cache.key_page_ids[seq * cache.max_pages + pos / kPageTokens]) * page_bytes;
 }
 
-// ---- the blocks that share a row: a cluster, whose blocks see each other's shared memory, or a single block
-// ----
+// ---- the blocks that share a row: a cluster, whose blocks see each other's shared memory, or one block ----
 
 constexpr int kMostTeamBlocks = 8;  // the largest cluster that every device with clusters accepts
 
@@ -189,8 +185,7 @@ struct Team {
     size = static_cast<int>(cooperative_groups::this_cluster().num_blocks());
 #endif
   }
-  // A barrier of all threads of all blocks; afterwards every block sees the shared memory that was written
-  // before.
+  // A barrier of all threads of all blocks; afterwards all see the shared memory that was written before.
   __device__ void sync() const {
 #if __CUDA_ARCH__ >= 900
     if (size > 1) {

@@ -3,8 +3,8 @@
 //
 // One stream runs the operations in order; a second stream copies rows at the same time. A recorded step is a
 // CUDA graph, which costs the host one call. Experts in host memory are copied through a ring (expert_ring.h)
-// or computed by the host (host_experts.h). The driver's calls go to the current device, so each operation
-// first selects the backend's device.
+// or computed by the host (host_experts.h). Driver calls go to the current device, so each operation selects
+// its own first.
 #include "cuda/cuda_backend.h"
 
 #include <unistd.h>
@@ -29,14 +29,13 @@ constexpr size_t kStagingBytes = size_t{128} << 20;
 constexpr size_t kLandingBytes = size_t{4} << 20;
 constexpr size_t kPastWeights = 256, kWeightAlignment = 256;
 constexpr long kMostProcessors = 24;
-constexpr size_t kStateBytes =
-    512;  // at the end of the workspace: Launch::n_done, and the state of posts to the host
+constexpr size_t kStateBytes = 512;   // at the workspace's end: Launch::n_done, state of posts to the host
 constexpr unsigned kMostFetches = 4;  // under way at a time
 
 // Raised when a change of these sources changes bits of rows or keys (tests/gpu/test_cuda_row_digests.cpp).
 constexpr int kNumericsEpoch = 10;
 
-// Device memory that the driver takes later for kernels' code and recorded steps: plans must leave it free.
+// Left free for the driver, which takes it later for kernels' code and recorded steps.
 constexpr uint64_t kDriverBytes = uint64_t{256} << 20;
 
 PinningDriver pinning_driver(int device) {
@@ -118,8 +117,8 @@ class CudaBackend : public Backend {
         cuda::device_attribute(cudaDevAttrComputeCapabilityMinor), n_sms_, CUDART_VERSION, kNumericsEpoch);
   }
   bool works_in_host_memory() const override { return false; }
-  // With 16 processors decode of one sequence gains 12 to 16 % by the link: 15 threads read 125 GB/s. With 32
-  // processors the threads read 160 GB/s, and the link only slows them (Q4_K, H100 and H200, 2026-11-23).
+  // With 16 processors decode of one sequence gains 12 to 16 %: 15 threads read 125 GB/s. With 32 they read
+  // 160 GB/s, and the link only slows them (Q4_K, H100 and H200, 2026-11-23).
   bool link_adds() const override { return sysconf(_SC_NPROCESSORS_ONLN) <= kMostProcessors; }
   bool roles_agree() const override { return false; }
 
@@ -281,8 +280,7 @@ class CudaBackend : public Backend {
     }
     streamed_.record(side_stream_);
   }
-  // Kernels read rows from the pool only after this operation stored them: waiting for the pinning here is
-  // enough.
+  // Kernels read rows of the pool only after they are stored here: no other operation need wait for pinning.
   void store_tokens(const StoreTokens& op) override {
     pinned_.wait(op.cache.rows);
     if (op.to_q.weight.data && op.to_q.role == Role::decode) return cuda::store_tokens_decode(op, launch());
@@ -302,8 +300,8 @@ class CudaBackend : public Backend {
     has_fetched_ = cuda::can_fetch_resolved(op);
     cuda::resolve(op, has_fetched_, here);
   }
-  // Runs on the side stream, beside the main one. Each attend() waits for the oldest fetch not yet waited
-  // for. Does nothing if resolve() has fetched.
+  // On the side stream, beside the main one. Each attend() waits for the oldest fetch not yet waited for.
+  // Does nothing if resolve() has fetched.
   void fetch_latents(const FetchLatents& op) override {
     if (std::exchange(has_fetched_, false)) return;
     if (n_fetches_ - n_joined_ == kMostFetches)
@@ -339,8 +337,8 @@ class CudaBackend : public Backend {
     cuda::run_experts_prefill(op, here);
   }
   void sample(const Sample& op) override { cuda::sample(op, launch()); }
-  // The receiver's stream copies, after the work already on it. The sender's stream waits for the copy,
-  // before it writes its states again.
+  // The receiver's stream copies, after its present work. The sender's stream waits for the copy before it
+  // writes its states again.
   void hand_over(const HandOver& op) override {
     auto* to = dynamic_cast<CudaBackend*>(op.to);
     if (!to) return Backend::hand_over(op);
@@ -375,7 +373,7 @@ class CudaBackend : public Backend {
   }
   bool is_fetching() const { return n_joined_ != n_fetches_; }
 
-  // Lets the two devices access each other's memory if they can, so that copies do not pass through the host.
+  // Lets the devices access each other's memory if they can, so that copies do not pass through the host.
   void meet(CudaBackend& other) {
     if (met_ == &other || device_ == other.device_) return;
     met_ = &other;
@@ -429,8 +427,7 @@ class CudaBackend : public Backend {
     return memory;
   }
 
-  // Returns get()'s memory and counts it against the limit; throws if the limit forbids it or get() returns
-  // null.
+  // get()'s memory, counted against the limit; throws if the limit forbids it or get() returns null.
   template <typename Get>
   void* take(Place place, size_t n_bytes, const char* what, const char* hint, const Get& get) {
     MemoryBudget& budget = place == Place::host ? host_memory_ : device_memory_;

@@ -7,20 +7,18 @@
 // Every thread of such a kernel calls wait_for_inputs() once, on every path, before it reads a kernel's
 // output and before it writes memory that other kernels use.
 //
-// After the wait the previous kernel and all kernels before it are complete. Before the wait a kernel may
-// read only data that no kernel of the step writes: weights, tables, the step's tokens and positions. One
-// more case: if the previous kernel called let_next_start() after its own wait, the output of the kernels
-// before it is complete and may be read without waiting, past L1 (DecodeRows::is_known and is_x_older,
-// Attend::are_queries_older). After the wait, kernels' output is read by ordinary loads, not by __ldg or
-// ld.global.nc, which the compiler may move ahead of the wait. A kernel of launch_plain() starts when all
-// kernels before it are complete. A thread that reads and writes none of this may end without a wait if other
-// threads of its block wait.
+// After the wait all earlier kernels are complete. Before it a kernel may read only data that no kernel of
+// the step writes: weights, tables, the step's tokens and positions. One more case: if the previous kernel
+// called let_next_start() after its own wait, the output of the kernels before it may be read without
+// waiting, past L1 (DecodeRows::is_known and is_x_older, Attend::are_queries_older). After the wait, kernels'
+// output is read by ordinary loads, not by __ldg or ld.global.nc, which the compiler may move ahead of the
+// wait. A kernel of launch_plain() starts when all earlier ones are complete. A thread that does none of this
+// may end without a wait if others of its block wait.
 //
 // One exception: only resolve_kernel writes a layer's top-k buffers; resolve_kernel and the storing of tokens
-// (token_work.cuh) read them before the wait. This is safe: every resolve_kernel calls let_next_start() after
-// its own wait, so a kernel after another layer's resolve_kernel starts only when this layer's is complete.
-// With a single layer, the resolve_kernels of two steps are separated by a copy or by the edge of a recorded
-// step.
+// (token_work.cuh) read them before the wait. Every resolve_kernel calls let_next_start() after its own wait,
+// so kernels after another layer's resolve_kernel start only when this layer's is complete. With a single
+// layer, a copy or the edge of a recorded step separates those of two steps.
 #pragma once
 
 #include <concepts>
@@ -36,8 +34,8 @@ __device__ __forceinline__ void wait_for_inputs() {
 #endif
 }
 
-// Lets the next kernel's blocks start where a multiprocessor has room. Kernels usually call this first: the
-// next kernel's blocks start only after all blocks of this kernel have, so they take no room from them.
+// Lets the next kernel's blocks start where there is room. Kernels call this first: the next kernel starts
+// only after all blocks of this one have started, so it takes no room from them.
 __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -104,8 +102,7 @@ void enqueue(void (*kernel)(Params...), const Grid& grid, cudaStream_t stream, b
 }
 
 // Launches a kernel that keeps the rule above; on older devices as launch_plain(). All kernels ask for the
-// same split of an SM's memory between L1 and shared: a block with another split starts only when the SM is
-// empty.
+// same split of an SM's L1 and shared memory: a block with another split starts only on an empty SM.
 template <typename... Params, typename... Args>
 void launch_kernel(void (*kernel)(Params...), const Grid& grid, const Launch& launch, Args&&... args) {
   const bool is_hopper = is_hopper_or_later();

@@ -23,14 +23,14 @@ constexpr int kCarriers = 32;       // warps; more would slow the kernel beside,
 constexpr int kBlockCarriers = 4;   // so that few multiprocessors lose room
 constexpr int kStages = 3;          // two arrive over the link while one leaves for the slots
 constexpr int kMostStageRows = 16;  // lanes with a row
-// 32 warps with two such stages each under way: several times the bytes that the link carries in its latency.
+// 32 warps with two such stages under way: several times what the link carries in its latency.
 constexpr int kStageBytes = 10240;
 
 // slot = host row, for every missing row
 // kCarriers warps; lane l has row l of each of the warp's stages.
 // Host row -> shared memory -> slot, both by bulk copies. Warp n modulo kCarriers copies row n: a few rows
-// are spread over all warps, and at any time all warps read one narrow range of ascending host addresses (if
-// the pool exceeds a gigabyte, each row out of order costs an address translation).
+// are spread over all warps, and at any time all read one narrow range of ascending host addresses (beyond a
+// gigabyte, each row out of order costs an address translation).
 // Bound by the link; with few rows by its latency.
 // Measured (H200, 2026-11-24): 4096 rows of 640 bytes in 56 us, 84 % of memcpy's 55.5 GB/s; 8192: 87 %.
 __global__ void __launch_bounds__(32 * kBlockCarriers) fetch_bulk_kernel(FetchLatents op, int n_stage_rows) {
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(32 * kBlockCarriers) fetch_bulk_kernel(FetchLa
 
   // Missing rows are numbered over all tokens, by token and then by position. A lane asks for ascending
   // numbers.
-  int64_t t = 0, n_before = 0;  // the lane's current token, and the missing rows of all tokens before it
+  int64_t t = 0, n_before = 0;  // the lane's current token, and the rows of those before
   const auto row_of = [&](int64_t number) -> RowCopy {
     for (; t < op.step.n_tokens; ++t) {
       const int64_t n = op.n_misses[t];

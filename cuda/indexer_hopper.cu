@@ -51,8 +51,7 @@ struct Share {
 
 // score(t, s) in decode, exact: f16 holds e4m3 values exactly, and products are summed in f32.
 // All blocks have equally many pages, whatever the tokens' lengths (Share); a warp has 16 of a page's 64
-// keys. The next page's keys are loaded to registers while a page's keys are multiplied: 34 KB under way per
-// SM.
+// keys. The next page's keys are loaded while a page's keys are multiplied: 34 KB under way per SM.
 // Bound by reading the keys, 132 bytes each. Measured (H100, 2026-11-25): 131 072 keys in 15.5 us; 201 tokens
 // with 952 thousand keys, each 4 736 or one 131 072 and the rest 4 096, in 63 us, 2.0 TB/s.
 __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_kernel(Scoring op) {
@@ -193,7 +192,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
     while (i < n_tokens && sm.pos[i] < first_key) ++i;
     return i;
   };
-  int copied = next_token(0);  // thread 0's: the token whose queries are copied next
+  int copied = next_token(0);  // thread 0's: the next token to copy
   const auto copy_next = [&](int slot) {
     if (copied >= n_tokens) return;
     const int64_t t = first_token + copied;
@@ -205,7 +204,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
   if (threadIdx.x == 0) {
     DSV32_NO_UNROLL for (int slot = 0; slot < kSlots; ++slot) copy_next(slot);
   }
-  int n_left = 0;  // thread 0's: number of slots that it has waited for, in the order of tokens
+  int n_left = 0;  // thread 0's: slots waited for, in the order of tokens
   const auto refill = [&](int n_done) {
     DSV32_NO_UNROLL for (; n_left < n_done && copied < n_tokens; ++n_left) {
       wait_for_phase(&sm.pipe.empty[n_left % kSlots], n_left / kSlots & 1);
@@ -310,8 +309,7 @@ void score_prefill(const Scoring& op, int64_t n_pages, const Launch& launch) {
   uint8_t* queries = launch.workspace->take<uint8_t>(int64_t{op.n_tokens} * kQueryBytes);
   float* factors = launch.workspace->take<float>(int64_t{op.n_tokens} * kHeads);
   launch_plain(arrange_queries_kernel, {op.n_tokens, kArrangeThreads}, launch, op, queries, factors);
-  // Two blocks per SM; if there is enough work, at least four rounds of blocks, since the last round is not
-  // full.
+  // Two blocks per SM; with enough work at least four rounds of blocks, since the last is not full.
   const int64_t n_blocks = ceil_div(n_pages * kPage, kPrefillKeys);
   const int64_t n_tokens =
       std::clamp<int64_t>(n_blocks * op.n_tokens / (8 * launch.n_sms), 16, kPrefillTokens);

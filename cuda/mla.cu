@@ -1,13 +1,13 @@
 // Sparse MLA, absorbed: all heads of a token attend to the same selected latent rows, which are keys and
 // values.
 //
-// For V3.2's sizes (rank 512, rope 64) tensor cores compute: a CTA takes one token and 16, 32 or 64 of its
-// heads, copies the rows as bf16 into shared memory once for all these heads, and goes through blocks of 64
-// rows with a running softmax. In decode kSplits CTAs share the blocks of a token, and mla_combine_kernel
-// merges their parts; in prefill one CTA has all blocks. Hopper has its own kernels for prompts
-// (mla_hopper.cu) and for decode of many heads (mla_decode.cu); mla_plain.cu takes other sizes and f32 rows.
-// The heads of a CTA and the split of blocks depend only on the number of heads and the role: batches,
-// buffers and full residency give the same bits.
+// For V3.2's sizes (rank 512, rope 64) by tensor cores: a CTA takes one token and 16, 32 or 64 of its heads,
+// copies the rows as bf16 into shared memory once for these heads, and goes through blocks of 64 rows with a
+// running softmax. In decode kSplits CTAs share the blocks of a token, and mla_combine_kernel merges their
+// parts; in prefill one CTA has all blocks. Hopper has its own kernels for prompts (mla_hopper.cu) and for
+// decode of many heads (mla_decode.cu); mla_plain.cu takes other sizes and f32 rows. The heads of a CTA and
+// the split of blocks depend only on the number of heads and the role: batches, buffers and full residency
+// give the same bits.
 #include "cuda/mla.cuh"
 
 namespace dsv32::cuda {

@@ -27,8 +27,7 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kLine = 128;                              // bytes
 constexpr int kRowLines = (kRank + kRope) * 2 / kLine;  // of a row of queries or latents, bf16
 constexpr int kBlockBytes = kRowLines * kBlockRows * kLine;
-constexpr int kSplits =
-    32;  // CTAs of mla.cu that share a token's rows in decode: one block each with 2048 rows
+constexpr int kSplits = 32;  // CTAs of mla.cu that share a token's rows in decode: of 2048, a block each
 constexpr float kSlack = 8;  // the running maximum may lag behind the true one by this power of two
 
 // ---- copying rows into shared memory ----
@@ -112,9 +111,8 @@ DSV32_DEVICE RowPlace find_row(const Attend& op, int64_t t, int j, int n) {
   return {op.row_ids ? op.row_ids[at] : paged_row(op.cache.slot_pages, op.cache, op.step.seq[t], pos), pos};
 }
 
-// Starts one warp's copies of kRows rows of a block from first_row on; lane r has the id of row first_row +
-// r, eight lanes copy a line. bf16 rows go to the place where products read them, fp8 rows to a landing
-// place.
+// Starts a warp's copies of kRows rows of a block; lane r has the id of row first_row + r, eight lanes copy a
+// line. bf16 rows go to where products read them, fp8 rows to a landing place.
 template <KvType kKv, int kRows>
 DSV32_DEVICE void start_rows(const uint8_t* rows, int64_t id, uint8_t* to, int first_row, int lane) {
   constexpr int n_lines = kRowBytes<kKv> / kLine;
@@ -161,7 +159,7 @@ DSV32_DEVICE void expand_chunk(const uint4& codes, uint32_t scales, uint8_t* k, 
     out[2 * i] = expand_pair(__byte_perm(in[i], 0, 0x1404), scale);
     out[2 * i + 1] = expand_pair(__byte_perm(in[i], 0, 0x3424), scale);
   }
-  // Does the same as store_chunks() (mla_fill.cuh), which would compile to longer code here.
+  // As store_chunks() (mla_fill.cuh), which would compile to longer code here.
   const uint4 low = {out[0], out[1], out[2], out[3]}, high = {out[4], out[5], out[6], out[7]};
   const int odd = lane / 4 % 2;
   *reinterpret_cast<uint4*>(k + chunk_place(2 * lane + odd, row, kBlockRows)) = odd ? high : low;
@@ -225,8 +223,8 @@ struct Running {
   float sum[2] = {0, 0};                      // of the weights in the thread's own columns
 };
 
-// Converts scores to base 2, and scores of rows past the end to -infinity. Returns the largest score in the
-// warp's columns of each of the thread's heads.
+// Converts scores to base 2, those of rows past the end to -infinity. Returns the largest of each of the
+// thread's heads in the warp's columns.
 template <int kTiles>
 DSV32_DEVICE float2 scale_scores(float (&s)[kTiles][4], float scale, int first_row, int n, int lane) {
   float largest[2] = {-INFINITY, -INFINITY};
@@ -239,8 +237,8 @@ DSV32_DEVICE float2 scale_scores(float (&s)[kTiles][4], float scale, int first_r
   return {quad_max(largest[0]), quad_max(largest[1])};
 }
 
-// Stores weights 2^(score - largest) as bf16 in p. The rounded weights are summed, so that normalised they
-// add up to one.
+// Stores weights 2^(score - largest) as bf16 in p; sums them as rounded, so that normalised they add up to
+// one.
 template <int kTiles>
 DSV32_DEVICE void store_weights(const float (&s)[kTiles][4], Running& running, uint8_t* p, int head_row,
                                 int latent_row, int lane) {
@@ -255,8 +253,8 @@ DSV32_DEVICE void store_weights(const float (&s)[kTiles][4], Running& running, u
   }
 }
 
-// Updates the running maxima by this block's largest score of each of the thread's heads. Returns whether a
-// maximum grew. `factors`: by which the earlier sums must be multiplied.
+// Updates the running maxima by a block's largest scores. Returns whether one grew. `factors` multiply the
+// earlier sums.
 DSV32_DEVICE bool grow(Running& running, const float (&largest_here)[2], float (&factors)[2]) {
   bool is_grown = false;
   DSV32_UNROLL for (int h = 0; h < 2; ++h) {

@@ -18,8 +18,7 @@ static_assert(kFewHeads == 32 && kFewParts == 16 && kFewBlocks * kBlockRows == 2
 // kOperandLines lines for each 16 heads, and in a line one chunk for each lane.
 constexpr int kFewChunks = kFewHeads / 16 * kOperandLines * 32;
 
-// Loads entry j of a token's selection, even if fewer rows are selected: the load need not wait for their
-// number.
+// Loads entry j of a token's selection, without waiting for the number of selected rows.
 DSV32_DEVICE RowPlace ask_row(const Attend& op, int64_t t, int j) {
   if (j >= op.topk) return {-1, 0};
   const int64_t at = t * op.topk + j;
@@ -212,8 +211,8 @@ DSV32_DEVICE void turn_weights(const Scores& s, WeighRoom& room, int group, int 
                        pairs[j][0], pairs[j][1], pairs[j + 1][0], pairs[j + 1][1]);
 }
 
-// A warp writes the weights of 16 heads and a block as operand lines, their powers, and the rounded weights'
-// sums in store_weights()'s order. at: the block's number among the blocks of all head tiles and tokens.
+// A warp writes the weights of 16 heads and a block as operand lines, their powers and the rounded weights'
+// sums, added in store_weights()'s order. at: the block's number over all tokens and head tiles.
 DSV32_DEVICE void store_lines(const WeighRoom& room, const Plan& plan, int64_t at, int group, int warp,
                               int lane) {
   uint4* out = plan.weights + at * kFewChunks + warp * kOperandLines * 32 + lane;
@@ -239,8 +238,8 @@ DSV32_DEVICE void store_lines(const WeighRoom& room, const Plan& plan, int64_t a
 // CTA: one token, 32 heads, two blocks of 64 rows. Each of 16 warps loads eight rows and two queries; then
 // four warps per block multiply rows (M) by heads (N), so that no product is padded, and transpose the
 // weights: the second kernel has heads as M. The second kernel may start when the selection is complete.
-// Queries older than the selection are read before the wait. Bound: one token has 64 CTAs; each loads 84 KB
-// of rows (fp8) and 74 KB of queries, 2500 cycles at a multiprocessor's 64 bytes per cycle.
+// Older queries are read before the wait. Bound: one token has 64 CTAs; each loads 84 KB of rows (fp8) and 74
+// KB of queries, 2500 cycles at a multiprocessor's 64 bytes per cycle.
 template <KvType kKv>
 __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

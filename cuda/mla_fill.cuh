@@ -1,7 +1,6 @@
 // Loads queries and selected rows into the shared memory of Hopper's kernels as fp16. The multiplying warps
 // load queries; four warps fill a pipe with rows, 16 rows of a block each. fp8 and bf16 rows are converted on
-// their way; rows that widen_rows_kernel has converted before are only copied. Both ways convert alike, so
-// the bits are the same.
+// their way; rows that widen_rows_kernel converted before are copied. Both conversions give the same bits.
 #pragma once
 
 #include "cuda/mla.cuh"
@@ -43,8 +42,8 @@ DSV32_DEVICE uint64_t value_operand(uint32_t address) {
 
 // ---- weights ----
 
-// A block's weights 2^(score - zero) of head h (of the thread's two), as pairs of fp16. The rounded weights
-// are added to `sum`, so that normalised they add up to one.
+// A block's weights 2^(score - zero) of head h (of the thread's two), as pairs of fp16. `sum` adds them as
+// rounded, so that normalised they add up to one.
 DSV32_DEVICE void weigh(const float (&s)[8][4], int h, float zero, uint32_t (&pairs)[8][2], float& sum) {
   DSV32_UNROLL for (int i = 0; i < 8; ++i) {
     pairs[i][h] = pack_f16(exp2_fast(s[i][2 * h] - zero), exp2_fast(s[i][2 * h + 1] - zero));

@@ -1,5 +1,5 @@
-// The first kernel of decode's attention on Hopper (mla_decode.cu): computes scores of blocks of 64 rows and
-// turns them into fp16 weights.
+// The first kernel of decode's attention on Hopper (mla_decode.cu): scores and fp16 weights of blocks of 64
+// rows.
 #pragma once
 
 #include "cuda/mla_fill.cuh"
@@ -9,8 +9,7 @@ namespace {
 
 constexpr int kWeighGroups = 2;  // groups that multiply, of 64 heads each
 
-// How the first kernel divides its shared memory. Fp8 rows are first copied unchanged to a landing place, two
-// blocks ahead.
+// How the first kernel divides its shared memory. Fp8 rows land unchanged, two blocks ahead.
 template <KvType kKv>
 struct WeighSizes {
   static constexpr int kStages = kKv == KvType::fp8 ? 2 : 3;
@@ -32,8 +31,8 @@ DSV32_DEVICE void take_queries(const uint8_t* room, int warp, int lane, uint32_t
       load_matrices(q[step], shared_address(room) + chunk_place(2 * step + lane / 16, row, kHeads));
 }
 
-// Writes a block's weights [64 heads, 64 rows], their powers, and the rounded weights' sums, so that
-// normalised weights add up to one.
+// Writes a block's weights [64 heads, 64 rows], their powers, and their sums as rounded, so that normalised
+// they add up to one.
 DSV32_DEVICE void store_weights(const float (&s)[8][4], float2 largest, uint4* out, int lane) {
   const float power[2] = {ceilf(largest.x), ceilf(largest.y)};
   float sum[2] = {0, 0};

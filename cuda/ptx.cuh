@@ -12,7 +12,7 @@
 
 // A function that is inlined into kernels.
 #define DSV32_DEVICE __device__ __forceinline__
-// Before a loop. UNROLL: unrolls it completely, so that arrays stay in registers. NO_UNROLL: keeps it a loop.
+// Before a loop: unrolls it completely, so that arrays stay in registers; keeps it a loop.
 #define DSV32_UNROLL _Pragma("unroll")
 #define DSV32_NO_UNROLL _Pragma("unroll 1")
 
@@ -22,14 +22,13 @@ DSV32_DEVICE uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Returns x, but hides its origin from the compiler, which then keeps it in a register and does not recompute
-// it.
+// x, hidden from the compiler, which then keeps it in a register instead of recomputing it.
 DSV32_DEVICE uint32_t opaque(uint32_t x) {
   asm("" : "+r"(x));
   return x;
 }
 
-// The same for a constant: hides it from the assembler too, which otherwise copies the constant for each use.
+// The same for a constant: hidden from the assembler too, which else copies it for each use.
 DSV32_DEVICE uint32_t hidden(uint32_t x) {
   uint32_t sm;
   asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
@@ -105,8 +104,7 @@ DSV32_DEVICE void copy_line_async(uint32_t to, const void* from, bool is_there) 
 // Copies to `to` + kTo from `from` + kFrom (bytes).
 template <int kTo = 0, int kFrom = 0>
 DSV32_DEVICE void copy_passing_async_if(uint32_t to, const void* from, bool is_wanted) {
-  constexpr uint64_t kEvictFirst =
-      0x12f0000000000000;  // the result of createpolicy.fractional.L2::evict_first
+  constexpr uint64_t kEvictFirst = 0x12f0000000000000;  // createpolicy.fractional.L2::evict_first's
   asm volatile(
       "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %2, 0;\n"
       "@wanted cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0 + %4], [%1 + %5], 16, %3;\n}" ::"r"(to),
@@ -188,13 +186,13 @@ DSV32_DEVICE float exp2_fast(float x) {
   return y;
 }
 
-// The number of the thread's warp. The compiler sees that it is equal in all threads of the warp, and
-// computes values that depend on it once per warp.
+// The thread's warp. The compiler sees that all threads of the warp have the same, and computes what depends
+// on it once per warp.
 DSV32_DEVICE int uniform_warp() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0); }
 
 // ---- barriers: a phase ends when n_arrivals threads and all bytes that they announced have arrived ----
 
-// The current stage of a ring and the parity of its barriers' phase; fillers and emptiers advance alike.
+// The current stage of a ring and the parity of its barriers' phase, for filling and for emptying alike.
 struct RingWalk {
   int stage = 0;
   uint32_t parity = 0;
@@ -231,8 +229,8 @@ DSV32_DEVICE void wait_for_phase(uint64_t* barrier, uint32_t parity) {
                : "memory");
 }
 
-// A ring of stages, each with one barrier for "full" and one for "empty". Users count turns or keep a
-// RingWalk. kBeginTaken: the first filling of a stage also waits until the emptiers mark it empty.
+// A ring of stages, each with one barrier for "full" and one for "empty". Stages are counted by turns or by a
+// RingWalk. kBeginTaken: the first filling of a stage also waits until it is marked empty.
 template <int kStages, bool kBeginTaken = false>
 struct Pipe {
   static constexpr int kSize = kStages;
@@ -309,8 +307,7 @@ DSV32_DEVICE void copy_out(void* global, const void* shared, uint32_t n_bytes) {
                : "memory");
 }
 DSV32_DEVICE void commit_copies_out() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Waits until all groups of this thread but the last n have read their shared memory, which may then be
-// filled again.
+// Waits until all groups of this thread but the last n have read their shared memory: it may be refilled.
 template <int n>
 DSV32_DEVICE void wait_until_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(n) : "memory");
@@ -327,17 +324,17 @@ DSV32_DEVICE void wait_until_written() { asm volatile("cp.async.bulk.wait_group 
 // Operands in shared memory are rows of 64 fp16 values (128 bytes). The 16-byte piece c of row r lies at
 // place c ^ r % 8 (the "128-byte swizzle"). Groups of 8 rows start at multiples of 1024 bytes.
 
-// The descriptor of an operand that starts at a multiple of 1024 bytes, or 32, 64, 96 bytes further for the
-// next 16 values of each row. Fields in units of 16 bytes: start; 1 (unused with a swizzle); 1024 bytes from
-// 8 rows to the next 8; then 1 = 128-byte swizzle.
+// An operand's descriptor; it starts at a multiple of 1024 bytes, or 32, 64, 96 bytes further for the next 16
+// values of each row. Fields in units of 16 bytes: start; 1 (unused with a swizzle); 1024 bytes from 8 rows
+// to the next 8; then 1 = 128-byte swizzle.
 DSV32_DEVICE uint64_t wgmma_operand(uint32_t shared_address) {
   return uint64_t{(shared_address & 0x3ffffu) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
          uint64_t{1} << 62;
 }
 
-// The lower half of the descriptor of an unswizzled operand: tiles of 8 rows of 8 values, 128 bytes each;
-// after a tile comes the tile of the next 8 values, then those of the next 8 rows. The upper half is the same
-// for all operands.
+// The lower half of an unswizzled operand's descriptor; the upper half is the same for all. The operand has
+// tiles of 8 rows of 8 values, 128 bytes; next come the tile of the next 8 values, then those of the next 8
+// rows.
 DSV32_DEVICE uint32_t plain_operand(uint32_t shared_address) {
   return (shared_address & 0x3ffffu) >> 4 | 128u >> 4 << 16;
 }
@@ -425,8 +422,7 @@ DSV32_DEVICE void wgmma_e4m3(float* d, const uint32_t (&a)[4], uint64_t b, bool 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
 }
 
-// Move registers from warpgroups that need few to those that need many; all warps of a warpgroup call one of
-// them.
+// Move registers from warps that need few to those that need many; called by all warps of a warpgroup.
 template <int kRegisters>
 DSV32_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));

@@ -2,10 +2,10 @@
 // sequences the same kernel also fetches the missing rows.
 //
 // The policy is that of src/context/topk_buffer, claim_newest() and resolve() in one, on the same arrays.
-// Work that does not depend on the selection runs while positions are still being selected: this kernel alone
-// writes the buffer's state (dependent.cuh), so each block reads the state of the step before into a hash
-// table before it waits. Then all selected positions are looked up at once. A miss starts its row's copy over
-// the link at once; victims are chosen meanwhile.
+// Work that does not depend on the selection runs while positions are still being selected: only this kernel
+// writes the buffer's state (dependent.cuh), so each block reads it into a hash table before it waits. Then
+// all selected positions are looked up at once. A miss starts its row's copy over the link; victims are
+// chosen meanwhile.
 
 #include "cuda/common.cuh"
 
@@ -34,8 +34,8 @@ struct Room {
 // order. In shared memory, or in the workspace if the buffer is too large.
 struct SlotTable {
   uint8_t* rows;       // [n_rows, row_bytes]
-  int32_t* chains;     // [kChains] the first place in order with this hash, or -1
-  int2* nodes;         // [n_slots] in order: position, next place with the same hash
+  int32_t* chains;     // [kChains] the first node of each hash, or -1
+  int2* nodes;         // [n_slots] in order: position, next node of the same hash
   int32_t* slots;      // [n_slots] in order
   uint32_t* hits;      // [n_slots] bits, in order
   uint32_t* misses;    // [topk] bits
@@ -71,9 +71,8 @@ struct SlotTable {
     return -1;
   }
 
-  // Reads the buffer and claims a slot for the newest position as claim_newest() does: its slot becomes the
-  // last in order. Called by all threads; reads the state past L1. All threads see the table after the next
-  // barrier.
+  // Reads the buffer and claims a slot for the newest position as claim_newest() does: it becomes the last in
+  // order. Called by all threads; reads the state past L1. All see the table after the next barrier.
   DSV32_DEVICE void read(const TopkBuffer& buffer, int newest) const {
     constexpr int kBatch = 5;  // loads of a thread in flight together
     __shared__ int own_slot, own_place;
@@ -199,8 +198,8 @@ DSV32_DEVICE void touch_pages(const int32_t* pages, int n) {
   }
 }
 
-// Looks up all selected positions. Called by all threads. kFetches: n_fetched grows by the misses that the
-// block fetches.
+// Looks up all selected positions. Called by all threads. n_fetched grows by the misses that the block
+// fetches.
 template <bool kFetches>
 DSV32_DEVICE void look_up(const SlotTable& table, const Team& team, const int32_t* selected, int n,
                           int* n_fetched) {

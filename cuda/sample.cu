@@ -1,7 +1,6 @@
-// Draws tokens from logits. The first kernel finds the likeliest token of each share of a row; in the second
-// a team of blocks draws one token. Nothing is sorted. A rule keeps the first tokens in order of likelihood
-// (equal logits: the lower id first), so it is a cut (sample_cut.cuh); the draw then adds the kept weights in
-// the order of ids.
+// Draws tokens from logits: one kernel finds the likeliest of each share of a row, then a team of blocks
+// draws; nothing is sorted. A rule keeps the first tokens in order of likelihood (equal logits: the lower id
+// first), so it is a cut (sample_cut.cuh); the draw then adds the kept weights in the order of ids.
 
 #include "cuda/sample_cut.cuh"
 
@@ -25,9 +24,8 @@ struct Found {
   float smallest = INFINITY;
 };
 
-// Returns the first kept id at which the sum of kept weights exceeds the draw; -1 in the blocks without this
-// id. Each warp adds up consecutive ids; then the ids of the warp that has the drawn one are divided over all
-// threads.
+// The first kept id at which the sum of kept weights exceeds the draw; -1 in blocks without it. Each warp
+// adds up consecutive ids; then the ids of the warp with the drawn one are divided over all threads.
 __device__ int32_t find_drawn(Shared& sm, const Row& row, const SampleRule& rule, const Cut& cut) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const auto weight_of = [&](int32_t id, float logit) -> uint64_t {
@@ -141,10 +139,10 @@ __device__ void write_top(Shared& sm, const Row& row, float log_sum, int n_top, 
 }
 
 // out = the id drawn by the rule and its log-probability; top = the likeliest ids and theirs (see Sample in
-// backend.h). A team of 1 to 8 blocks takes a token; each block has consecutive logits and reads them from
-// L2: not at all for the likeliest token, once for the sum, twice for each of top-k, top-p and the list of
-// the likeliest, once for the draw. Bound by some 40 instructions per logit for top-p, which add to shared
-// memory once or twice, and some 25 for the draw; with few rows by the team's barriers and by latency.
+// backend.h). A team of 1 to 8 blocks takes a token; each block reads its consecutive logits from L2: not at
+// all for the likeliest, once for the sum, twice for each of top-k, top-p and the list of the likeliest, once
+// for the draw. Bound by some 40 instructions per logit for top-p, which add to shared memory once or twice,
+// and some 25 for the draw; with few rows by the team's barriers and by latency.
 __global__ void __launch_bounds__(kThreads, kBlocksOfAnSm)
     sample_kernel(Sample op, const SampleRule* rules, const Found* shares) {
   __shared__ Shared sm;
@@ -184,12 +182,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfAnSm)
     if (threadIdx.x == 0 && drawn >= 0) write(drawn);
   }
   if (op.n_top > 0) write_top(sm, row, log_sum, static_cast<int>(op.n_top), op.top + t * op.n_top);
-  // The team has synchronised after the last access to another block's shared memory, so blocks may end.
+  // The team has synchronised since the last access to another block's shared memory.
 }
 
-// The number of blocks that share a row: the one with which all rows are done soonest. Time is counted in
-// turns of one block per multiprocessor (two blocks on one take as long as two turns); a turn takes as long
-// as a block's ids and its barriers. At least two if there is a draw or a sum.
+// The number of blocks per row with which all rows are done soonest, in turns of one block per multiprocessor
+// (two blocks on one take two turns); a turn takes as long as a block's ids and its barriers. At least two if
+// there is a draw or a sum.
 int blocks_per_row(const Sample& op, int n_sms) {
   constexpr int64_t kMeetings = 14000;  // a block's barriers take as long as this many ids
   if (op.n_top < 0 &&

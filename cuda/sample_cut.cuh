@@ -1,6 +1,5 @@
 // Finds the last token of a row that a rule keeps, by histograms of integer weights. Integer sums are the
-// same in every order, so no result depends on the order of threads or on the number of blocks that share a
-// row.
+// same in every order, so no result depends on the order of threads or the number of blocks per row.
 #pragma once
 
 #include <cfloat>
@@ -57,8 +56,8 @@ struct Row {
   int first, end;  // the block's ids
 };
 
-// The last kept token. Kept are all tokens with a larger logit, and those with this logit up to last_id;
-// never NaN.
+// The last kept token. Tokens with a larger logit are kept, and those with this logit up to last_id; never
+// NaN.
 struct Cut {
   float logit = -INFINITY;
   int32_t last_id = INT32_MAX;
@@ -168,8 +167,8 @@ DSV32_DEVICE void visit_wanted(const Row& row, const IsWanted& is_wanted, const 
                               });
 }
 
-// Called before the first use; afterwards find_bin() leaves the bins clear, visible after the block's next
-// barrier, and the list empty.
+// Called before the first use; find_bin() leaves the bins clear (from the block's next barrier on) and the
+// list empty.
 DSV32_DEVICE void clear_bins(Shared& sm) {
   for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) sm.low[i] = 0, sm.high[i] = 0;
 }
@@ -185,9 +184,9 @@ DSV32_DEVICE uint32_t add_shared_if(uint32_t address, uint32_t x, bool is_wanted
   return old;
 }
 
-// Adds the amounts of the block's tokens (weights, or ones) to bins digit_of(id, logit); tokens whose digit
-// is not below kBins are left out. A 64-bit addition has two halves: the thread that makes the low half wrap
-// carries into the high half. A batch's low halves are under way together.
+// Adds the amounts (weights, or ones) of the block's tokens to bins digit_of(id, logit), if below kBins. A
+// 64-bit addition has two halves: the thread that makes the low half wrap carries into the high half. A
+// batch's low halves are under way together.
 template <bool kWeighs, typename DigitOf>
 DSV32_DEVICE void fill_bins(Shared& sm, const Row& row, const DigitOf& digit_of) {
   const uint32_t bins = shared_address(sm.low), to_high = shared_address(sm.high) - bins;
@@ -255,8 +254,8 @@ __device__ Bin find_bin(Shared& sm, const Team& team, const NeedOf& need_of) {
   return sm.bin;
 }
 
-// Lists the block's tokens with is_listed(id, logit), whose logits lie between `least` and `most`; few do.
-// Returns the number of the team's listed tokens.
+// Lists the block's tokens with is_listed(id, logit), few, with logits from `least` to `most`. Returns the
+// team's number.
 template <typename IsListed>
 DSV32_DEVICE int list(Shared& sm, const Row& row, float least, float most, const IsListed& is_listed) {
   visit_wanted(
@@ -276,8 +275,8 @@ DSV32_DEVICE int list(Shared& sm, const Row& row, float least, float most, const
   return n;
 }
 
-// Returns the one of the team's n listed tokens at which their amounts, likeliest first, reach `need`. For
-// each token a warp adds up the amounts of the likelier tokens.
+// The one of the team's n listed tokens at which their amounts, likeliest first, reach `need`. For each token
+// a warp adds up the amounts of the likelier ones.
 template <typename AmountOf>
 __device__ Cut find_listed(Shared& sm, const Team& team, int n, uint64_t need, const AmountOf& amount_of) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -304,9 +303,9 @@ __device__ Cut find_listed(Shared& sm, const Team& team, int n, uint64_t need, c
 // The cut at which the amounts (weights, or ones) of the tokens that `within` keeps, likeliest first, reach
 // need_of(their total).
 //
-// The first bins divide linearly the range from the largest logit to the smallest, or to the logit at which
-// weights become 0; bins by a float's highest bits would be useless, since most logits share them. A bin with
-// more than kListRoom tokens is divided again, by places, until it has few.
+// The first bins divide linearly the range from the largest logit to the smallest, or to where weights are 0:
+// most logits share a float's highest bits. A bin with more than kListRoom tokens is divided again, by
+// places, until it has few.
 template <bool kWeighs, typename NeedOf>
 __device__ Cut find_cut(Shared& sm, const Row& row, const Cut& within, const NeedOf& need_of) {
   const auto amount_of = [&](float logit) -> uint64_t {

@@ -14,7 +14,6 @@ namespace dsv32::cuda {
 
 constexpr int kStoreThreads = 256;
 
-// out[i] = bf16(x[i])
 __device__ inline void store_bf16(const float* x, int64_t n, uint8_t* out) {
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
     reinterpret_cast<__nv_bfloat16*>(out)[i] = __float2bfloat16_rn(x[i]);
@@ -189,7 +188,6 @@ struct StoreRoom {
   }
 };
 
-// Prefetches the weights of the block's norm.
 __device__ inline void prefetch_norm(const StoreTokens& op, StorePart part) {
   const float* const weights[] = {op.kv_norm, op.q_norm, op.k_norm};
   const int64_t n[] = {op.cache.layout.kv_lora_rank, op.q_lora_rank, op.cache.layout.index_head_dim};
@@ -332,11 +330,10 @@ __device__ inline int rank_of(const float* values, int n, int i) {
 
 // p = sigmoid(logits); s = p + bias. Chosen are the groups with the largest sum of their two best s, and in
 // these groups the experts with the largest s, ties to the lower index; weight = p / sum of p * route_scale
-// (model.py, Gate). One block per token, all in shared memory. An expert's rank is the number of better
-// experts: counted among all experts of its own group, and among only the n_activated best of each other
-// group. NaN in s becomes -infinity, as on the CPU. The chosen experts are written in ascending order; the
-// sum of p runs in the order of choice. Logits are read past L1: other blocks of the same kernel may have
-// written them. Bound by latency.
+// (model.py, Gate). One block per token. An expert's rank counts the better experts of its own group, and
+// those among the n_activated best of each other group. NaN in s becomes -infinity, as on the CPU. The chosen
+// experts are written in ascending order; the sum of p runs in the order of choice. Logits are read past L1:
+// other blocks of the same kernel may have written them. Bound by latency.
 __device__ inline void choose_experts(const RouteExperts& op, int64_t token, float* shared) {
   const int n = static_cast<int>(op.n_experts), n_groups = static_cast<int>(op.n_groups),
             n_activated = static_cast<int>(op.n_activated), group_size = n / n_groups,

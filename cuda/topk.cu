@@ -1,12 +1,11 @@
 // Exact top-k of each token's scores.
 //
-// A short row is selected by one block, which holds all keys in registers (topk_keys.cuh). A longer row is
-// selected by a cluster: each block lists the keys of its part from a lower bound on and sends the list to
-// all other blocks. Then each block finds the threshold by itself and writes the positions of its own part
-// above it, in order; the blocks synchronise only once. All blocks compute the same bound, from the same
-// sample of the whole row. If the bound leaves too few keys or too many, the blocks go through the row again,
-// digit by digit (topk_keys.cuh): the result is exact for all scores, and counts are integers, so that the
-// order of threads does not matter.
+// One block takes a short row and holds all keys in registers (topk_keys.cuh). A cluster takes a longer row:
+// each block lists the keys of its part above a bound and sends the list to all others. Then each block finds
+// the threshold by itself and writes its own part's positions above it, in order; the blocks synchronise
+// once. All compute the same bound, from the same sample of the whole row. If it leaves too few keys or too
+// many, the blocks go through the row again, digit by digit (topk_keys.cuh): the result is exact for all
+// scores, and counts are integers, so that the order of threads does not matter.
 
 #include "cuda/topk_keys.cuh"
 
@@ -29,9 +28,8 @@ struct Lists {
   __device__ int32_t* positions() const { return reinterpret_cast<int32_t*>(of(n_blocks)); }
 };
 
-// Which keys of a row are sampled, and which of the sample's keys bound the row's topk-th key. The margin is
-// six standard deviations of the number of topk keys in the sample: with a random sample the bound is wrong
-// in 1 of 10^9 cases.
+// Which keys of a row are sampled, and which of the sample's keys bound the row's topk-th, by a margin of six
+// standard deviations of the sampled topk keys' number: a random sample is wrong in 1 of 10^9 cases.
 struct Sampling {
   int n_vectors, step, n_whole;  // a thread's; every step-th vector is sampled; all threads'
   uint32_t need_low, need_high;
@@ -108,9 +106,8 @@ DSV32_DEVICE void list_keys(Shared& sm, const Row& part, const Tile<kThreads>& t
   if (threadIdx.x == 0) list[0] = n_listed;
 }
 
-// Sends this block's list to the team's other blocks and waits for theirs. An arrival at the cluster's
-// barrier is pending before and after: no block may send before all have started, and none may end before all
-// have received.
+// Sends this block's list to the team's other blocks and waits for theirs. A cluster arrival is pending
+// before and after: none may send before all have started, none may end before all have received.
 DSV32_DEVICE void share_lists(Shared& sm, const Team& team, const Lists& lists) {
 #if __CUDA_ARCH__ >= 900
   if (team.size > 1) {
@@ -135,7 +132,7 @@ template <int kThreads>
 struct Candidates {
   static constexpr int kVectors = kMostKeys<kThreads> / kThreads / 4;
   uint32_t keys[4 * kVectors];
-  int own[kVectors];  // each vector's start in the row or in the block's own list; -1: another block's vector
+  int own[kVectors];   // each vector's start in the row or in the block's own list; -1: another block's
   uint32_t low, high;  // bounds of all threads' keys
 };
 
@@ -185,8 +182,8 @@ DSV32_DEVICE int read_row(Shared& sm, const Row& row, uint32_t n_wanted, Candida
   return n_vectors;
 }
 
-// Makes and reads the lists of a longer row; returns 0 if they have too few keys or too many. An arrival at
-// the cluster's barrier is pending before and after.
+// Makes and reads the lists of a longer row; returns 0 if they have too few keys or too many. A cluster
+// arrival is pending before and after.
 template <int kThreads>
 DSV32_DEVICE int read_long_row(Shared& sm, const Team& team, const Row& row, const Row& part,
                                const Sampling& sampling, const Lists& lists, uint32_t n_wanted,
@@ -206,15 +203,13 @@ DSV32_DEVICE int read_long_row(Shared& sm, const Team& team, const Row& row, con
   return read_lists<kThreads>(team, lists, n_wanted, c);
 }
 
-// The positions of a vector of a thread's keys.
 DSV32_DEVICE int4 positions_of(const Lists& lists, int own, bool is_short, int skip) {
   if (!is_short) return *reinterpret_cast<const int4*>(lists.positions() + max(own, 0));
   own -= skip;
   return {own, own + 1, own + 2, own + 3};
 }
 
-// Selects from a row of more than topk positions. An arrival at the cluster's barrier is pending before and
-// after.
+// Selects from a row of more than topk positions. A cluster arrival is pending before and after.
 template <int kThreads>
 DSV32_DEVICE void select_ranked(Shared& sm, const Team& team, const Row& row, const Sampling& sampling,
                                 const Lists& lists, uint32_t n_wanted, int32_t* selected) {
@@ -264,8 +259,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) select_topk_kernel(
   const int32_t n_visible = op.step.pos[t] + 1;
   const Sampling sampling = Sampling::plan<kThreads>(n_visible, op.topk);
   wait_for_inputs();
-  let_next_start();  // only now: attention may then read queries without waiting, which are older than the
-                     // scores
+  let_next_start();  // late: attention may read older queries before its wait
   if (!select_all<kThreads>(op, team, t, n_visible))
     select_ranked<kThreads>(sm, team, row_of(op.scores + t * op.scores_stride, n_visible), sampling,
                             {words, n_room, team.size}, static_cast<uint32_t>(op.topk),
@@ -273,16 +267,15 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) select_topk_kernel(
   wait_for_cluster();
 }
 
-// The number of blocks that share a row: as many as there are multiprocessors for. Clusters of eight may take
-// only half of the multiprocessors, since a cluster cannot span the device's parts (GPCs).
+// The number of blocks that share a row: as many as there are multiprocessors for; by eight only half of
+// these, since a cluster cannot span the device's parts.
 int blocks_per_row(int64_t n_tokens, int n_sms) {
   int n = 1;
   while (n < kMostTeamBlocks && 2 * n * n_tokens <= (2 * n < kMostTeamBlocks ? n_sms : n_sms / 2)) n *= 2;
   return n;
 }
 
-// Room for each of n_blocks lists. A list may be much longer than its share, because the best keys often lie
-// together.
+// Room for each of n_blocks lists, which may be much longer than its share: the best keys often lie together.
 template <typename Kernel>
 int list_room(Kernel* kernel, int n_blocks) {
   const int n_words = most_shared_bytes(kernel) / 4;

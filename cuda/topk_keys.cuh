@@ -12,8 +12,8 @@ namespace dsv32::cuda {
 namespace {
 
 constexpr int kBins = 2048;
-// Groups of threads, for an upper bound. They are so few that, with 2000 keys of a sample for each, every
-// group's highest key is above the sample's 75th, whether scores are sorted or in random order.
+// Groups of threads, for an upper bound: so few that, with 2000 keys of a sample each, every group's highest
+// is above the sample's 75th, whether scores are sorted or in random order.
 constexpr int kGroups = 4;
 
 struct Found {
@@ -21,8 +21,7 @@ struct Found {
 };
 
 struct Shared {
-  alignas(16) uint32_t
-      counts[2][kBins];  // [0]: bins of the sample, then the keys of one bin; [1]: bins of the candidates
+  alignas(16) uint32_t counts[2][kBins];       // of the sample, later a bin's keys; of the candidates
   uint32_t warp_low[32], group_high[kGroups];  // lowest key of each warp; highest of every kGroups-th thread
   uint32_t warp_sums[2][32];                   // of alternate passes
   Found found[2];
@@ -55,9 +54,9 @@ DSV32_DEVICE void visit_vectors(int n_vectors, const Visit& visit) {
   }
 }
 
-// From each thread's lowest and highest key, bounds of the block's keys: the lowest key, and the least of the
-// highest keys of kGroups groups of threads, so that a few outliers do not widen the bins. If need is below 3
-// kGroups, the highest key instead. sm.group_high must be zero.
+// From each thread's lowest and highest key, bounds of the block's: the lowest, and the least of kGroups
+// groups' highest, so that a few outliers do not widen the bins (for need < 3 kGroups the highest).
+// sm.group_high must be zero.
 template <int kThreads>
 DSV32_DEVICE void meet_bounds(Shared& sm, uint32_t& low, uint32_t& high, uint32_t need) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -159,8 +158,8 @@ DSV32_DEVICE bool find_key(Shared& sm, const uint32_t (&keys)[kN], int n_vectors
 }
 
 // Takes, in the order of the threads and of their keys, the keys above the threshold and the first n_wanted
-// keys equal to it: calls emit(i, number of keys taken before, whether this one is taken) for each keys[i].
-// n_above, n_ties: the number of earlier keys above and at the threshold; these keys are added to them.
+// equal to it: calls emit(i, number taken before, whether it is taken) for each keys[i]. n_above and n_ties
+// count the keys above and at the threshold before these; then with these.
 template <int kThreads, int kN, typename Emit>
 DSV32_DEVICE void take_keys(uint32_t* warp_sums, const uint32_t (&keys)[kN], int n_vectors,
                             uint32_t threshold, uint32_t n_wanted, uint32_t& n_above, uint32_t& n_ties,
@@ -190,9 +189,8 @@ DSV32_DEVICE void take_keys(uint32_t* warp_sums, const uint32_t (&keys)[kN], int
 
 constexpr int kTileKeys = 8;  // of a thread
 
-// Scores [begin, end) of a row, relative to the 16-byte boundary before it: the row's position 0 is index
-// `skip`. If the last vector of 4 is not whole, every thread loads its scores to `tail` at once, so that no
-// load has to wait for another.
+// Scores [begin, end) of a row, counted from a 16-byte boundary: position 0 is at `skip`. Every thread loads
+// the scores of a last partial vector of 4 to `tail`, so that no load has to wait for another.
 struct Row {
   const float* scores;
   int begin, end, skip;
@@ -242,8 +240,8 @@ struct Tile {
   }
 };
 
-// take_keys() for a whole part; `tile` is its first tile. Calls emit(key, position, number of keys taken
-// before, whether this one is taken).
+// take_keys() for a whole part; `tile` is its first tile. Calls emit(key, position, number taken before,
+// whether it is taken).
 template <int kThreads, typename Emit>
 DSV32_DEVICE void take_part(Shared& sm, const Row& part, Tile<kThreads> tile, uint32_t threshold,
                             uint32_t n_wanted, uint32_t& n_above, uint32_t& n_ties, const Emit& emit) {
@@ -260,8 +258,7 @@ DSV32_DEVICE void take_part(Shared& sm, const Row& part, Tile<kThreads> tile, ui
   }
 }
 
-// Adds the team's histograms into sm.counts[1] of every block: each block adds up a share of the bins for all
-// blocks.
+// Adds the team's histograms into sm.counts[1] of every block; each block adds up a share of the bins.
 template <int kThreads>
 __device__ void add_counts(Shared& sm, const Team& team) {
   team.sync();
@@ -298,7 +295,7 @@ __device__ uint32_t find_slowly(Shared& sm, const Team& team, const Row& part, u
   return threshold;
 }
 
-// Selects from the team's keys, for any keys. No arrival at the cluster's barrier may be pending.
+// Selects from the team's keys, for any keys. No cluster arrival may be pending.
 template <int kThreads>
 __device__ __noinline__ void select_slowly(Shared& sm, const Team& team, const Row& part, uint32_t n_wanted,
                                            int32_t* selected) {
