@@ -280,7 +280,7 @@ class CudaBackend : public Backend {
     }
     streamed_.record(side_stream_);
   }
-  // Kernels read rows of the pool only after they are stored here: no other operation need wait for pinning.
+  // Kernels read the pool only after rows were stored here: it is enough to wait for its pinning here.
   void store_tokens(const StoreTokens& op) override {
     pinned_.wait(op.cache.rows);
     if (op.to_q.weight.data && op.to_q.role == Role::decode) return cuda::store_tokens_decode(op, launch());

@@ -12,7 +12,8 @@
 
 // A function that is inlined into kernels.
 #define DSV32_DEVICE __device__ __forceinline__
-// Before a loop: unrolls it completely, so that arrays stay in registers; keeps it a loop.
+// Before a loop: the first unrolls it completely, so that arrays stay in registers; the second keeps it a
+// loop.
 #define DSV32_UNROLL _Pragma("unroll")
 #define DSV32_NO_UNROLL _Pragma("unroll 1")
 
@@ -269,7 +270,7 @@ DSV32_DEVICE void wait_for_cluster() {
 // Bulk copies and warpgroup products that start after the next barrier see the data of ordinary stores and
 // cp.async, and the other way round.
 DSV32_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// After init_barrier(), in the same thread, before a barrier that lets other threads use them.
+// Call after init_barrier(), in the same thread, before other threads may use the barriers.
 DSV32_DEVICE void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   fence_async_proxy();
@@ -324,9 +325,9 @@ DSV32_DEVICE void wait_until_written() { asm volatile("cp.async.bulk.wait_group 
 // Operands in shared memory are rows of 64 fp16 values (128 bytes). The 16-byte piece c of row r lies at
 // place c ^ r % 8 (the "128-byte swizzle"). Groups of 8 rows start at multiples of 1024 bytes.
 
-// An operand's descriptor; it starts at a multiple of 1024 bytes, or 32, 64, 96 bytes further for the next 16
-// values of each row. Fields in units of 16 bytes: start; 1 (unused with a swizzle); 1024 bytes from 8 rows
-// to the next 8; then 1 = 128-byte swizzle.
+// The descriptor of an operand, which starts at a multiple of 1024 bytes, or 32, 64, 96 bytes further for the
+// next 16 values of each row. Fields in units of 16 bytes: start; 1 (unused with a swizzle); 1024 bytes from
+// 8 rows to the next 8; then 1 = 128-byte swizzle.
 DSV32_DEVICE uint64_t wgmma_operand(uint32_t shared_address) {
   return uint64_t{(shared_address & 0x3ffffu) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
          uint64_t{1} << 62;
