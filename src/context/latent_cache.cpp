@@ -84,7 +84,8 @@ void LatentCache::check_slots(const Timeline& timeline, int64_t n_row_pages) con
          format("%lld rows do not fit the slots of top-k buffers", as_ll(n_wanted * kPageTokens)));
 }
 
-// As many slots as suit the timeline's pages of rows. `keeps`: what those that it has hold is still its own.
+// Gives the sequence the slots that its row pages call for, and fills or resets them. `keeps`: the present
+// slots still hold rows of the sequence, which stay if they fit.
 void LatentCache::give_slots(Timeline& timeline, bool keeps) {
   if (!plan_.has_buffers()) return;
   const int64_t n_rows = std::ssize(timeline.row_pages_), n_slots = slot_pages_for(timeline, n_rows);
@@ -144,14 +145,14 @@ std::vector<int32_t> LatentCache::history(std::span<const int32_t> tokens,
   return history;
 }
 
-// What is lacking may become less on the way by more than what was given up: the last page is no longer
-// shared.
+// n_lacking is asked after each reclaim: it may fall by more than the released pages, as a last page that is
+// no longer shared needs no copy.
 void LatentCache::make_free(const std::function<int64_t()>& n_lacking) {
   while (reclaim_ && n_lacking() > 0)
     if (reclaim_(n_lacking()) == 0) return;
 }
 
-// The next token would go to a page that others read too.
+// Whether the next token would go to a page that has other users.
 bool LatentCache::last_page_is_shared(const Timeline& timeline) const {
   if (timeline.n_tokens() % kPageTokens == 0) return false;
   const PoolPage last = timeline.page(timeline.n_tokens() / kPageTokens);
@@ -188,8 +189,8 @@ void LatentCache::adopt(Timeline& timeline, std::span<const PoolPage> pages,
   check_slots(timeline, std::ssize(pages));
   timeline.row_pages_.reserve(pages.size()), timeline.key_pages_.reserve(pages.size());
   timeline.tokens_.reserve(history.size()), timeline.history_.reserve(history.size());
-  const std::vector<int32_t> begun(history.begin(), history.end());  // it may be the timeline's own
-  for (const PoolPage& shared : pages) retain(shared);               // first: they too
+  const std::vector<int32_t> begun(history.begin(), history.end());  // `history` may be the sequence's own
+  for (const PoolPage& shared : pages) retain(shared);               // first: so may `pages`
   try {
     truncate(timeline, 0);
   } catch (...) {
@@ -221,7 +222,7 @@ void LatentCache::publish(std::span<const PoolPage> pages, std::span<const std::
   }
 }
 
-// A buffer may hold rows of forgotten positions, which other rows will take: it starts anew.
+// A buffer may hold rows of removed positions, which other tokens will take, so it is reset.
 void LatentCache::truncate(Timeline& timeline, int64_t n_tokens) {
   timeline.tokens_.resize(static_cast<size_t>(n_tokens));
   timeline.history_.resize(static_cast<size_t>(n_tokens));

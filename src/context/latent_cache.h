@@ -1,14 +1,14 @@
-// What is remembered: which timelines, and which others beyond them, have which pages of the pools.
+// The cache: which sequences and which other holders (the prefix tree) use which pages of the pools.
 //
-// One object for all devices: each stage has the rows, keys and slots of its layers (StageCache); a
-// page's two numbers, of the row pool and of the key pool, mean the same tokens in all of them. Timelines
-// with a common prefix share pages; a page that is retained outlives its timelines. Not thread-safe, but for
-// page_rows().
+// There is one LatentCache for all devices. Each stage has the rows, keys and slots of its layers
+// (StageCache); a page's two numbers, in the row pool and in the key pool, mean the same tokens in every
+// stage. Sequences with a common prefix share pages; a retained page outlives its sequences. Not thread-safe,
+// except page_rows().
 //
-// Invariants: a page is free or counts its users; a page with several users is not written, its next writer
-// takes a copy; a timeline of n tokens holds ceil(n / kPageTokens) pages of each pool, or more after
-// reserve(); rows at positions below its length are immutable; all rows of a resident timeline are in its
-// slots.
+// Invariants: a page is free or counts its users; a page with several users is never written: a sequence that
+// has to write there copies it first; a sequence of n tokens holds ceil(n / kPageTokens) pages of each pool,
+// or more after reserve(); rows at positions below its length are immutable; all rows of a resident sequence
+// are in its slots.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@
 
 namespace dsv32 {
 
-// Which layers a device has: those from the end of the stage before (or 0) up to end_layer.
+// A stage's device and its layers: from the end of the previous stage (or 0) up to end_layer.
 struct StageLayers {
   Backend* backend = nullptr;
   int64_t end_layer = 0;
@@ -40,53 +40,52 @@ class LatentCache : public PagePins {
   const CachePlan& plan() const { return plan_; }
   StageCache& stage(size_t i) { return *stages_[i]; }
 
-  // An empty timeline. Throws Error{memory} when max_seqs exist.
+  // An empty sequence. Throws Error{memory} when max_seqs sequences are open and not suspended.
   std::unique_ptr<Timeline> open();
   void close(Timeline& timeline);
 
-  // Its key pages and its slots become free; its keys wait in host memory, its rows where they are. resume()
-  // brings it back, with the bits it had. Throws Error{context_full} without room for its keys
-  // or slots, Error{memory} when max_seqs others are not suspended.
+  // suspend() frees the sequence's key pages and slots: its keys move to host memory, its rows stay in the
+  // pool. resume() brings the sequence back with the same bits. It throws Error{context_full} when the keys
+  // or slots do not fit, Error{memory} when max_seqs other sequences are open and not suspended.
   void suspend(Timeline& timeline);
   void resume(Timeline& timeline);
 
-  // Most pages of slots that the timeline has from now on, CachePlan::buffer_pages() at the beginning: fewer
-  // make room for others and cost fetches. At least those of a step's rows and the newest. Throws
-  // Error{context_full} when more are not there.
+  // Sets the most slot pages that the sequence may have; at first CachePlan::buffer_pages(). Fewer leave room
+  // for other sequences and cost fetches. There must be slots for the rows that a step selects and for the
+  // newest row. Throws Error{context_full} when too few slots are free.
   void set_most_slots(Timeline& timeline, int64_t n_pages);
 
-  // Makes room for the timeline to grow to `n_tokens`. Throws Error{context_full} when they are more than a
-  // context holds, or the pools are too small.
+  // Makes room for the sequence to grow to `n_tokens`. Throws Error{context_full} when a context holds fewer
+  // tokens, or the pools have no room.
   void reserve(Timeline& timeline, int64_t n_tokens);
-  // Says that the rows of these tokens, which follow those that it has, have been stored by a step of this
-  // role.
+  // Appends tokens whose rows a step of this role has stored.
   void append(Timeline& timeline, std::span<const int32_t> tokens, Role role = Role::prefill);
-  // The history of these tokens when those in the runs are decoded and the others are not.
+  // The history of these tokens, of which the runs `decoded` were decoded.
   std::vector<int32_t> history(std::span<const int32_t> tokens, std::span<const TokenRun> decoded) const;
-  // Forgets all tokens from `n_tokens` on.
+  // Removes all tokens from `n_tokens` on.
   void truncate(Timeline& timeline, int64_t n_tokens);
 
-  // Called when pages are lacking, with how many: stops using that many pages, and returns how many; 0 ends
-  // the asking. A page is free only when its last user has gone.
+  // Called with the number of missing pages: releases that many pages and returns the number released; 0:
+  // none is left to release. A page becomes free only when its last user releases it.
   using Reclaim = std::function<int64_t(int64_t n_pages)>;
   void set_reclaim(Reclaim reclaim) { reclaim_ = std::move(reclaim); }
 
-  // A page counts its users: the timelines that hold it, and those that retained it.
+  // A page's users are the sequences that hold it and the callers that retained it.
   void retain(const PoolPage& page) override;
   void release(const PoolPage& page) override;
-  // A free page with its caller as the only user; nothing when there is none, also after reclaiming.
+  // Takes a free page, with the caller as its only user; nothing when no page is free even after reclaiming.
   std::optional<PoolPage> take_page();
-  // The timeline forgets what it holds and begins with this history, whose rows are in these pages
-  // [ceil(n_tokens / kPageTokens)], as one more user of each.
+  // Replaces the sequence's content by this history, whose rows are in these pages [ceil(n_tokens /
+  // kPageTokens)]. The sequence becomes one more user of each page.
   void adopt(Timeline& timeline, std::span<const PoolPage> pages, std::span<const int32_t> history);
 
-  // A page's rows of one layer in the host pool, [kPageTokens, row_bytes]. What the host writes there is read
-  // by steps after publish(). Any thread may ask, while the cache lives.
+  // A page's rows of one layer in the host pool, [kPageTokens, row_bytes]. Steps read what the host writes
+  // there only after publish(). Any thread may call this while the cache exists.
   uint8_t* page_rows(const PoolPage& page, int64_t layer) const;
-  // [n_layers, key_page_bytes] of each page, as they lie on the device. Waits for all work, so that the
-  // pages' rows are in the pool too.
+  // The keys of each page, [n_layers, key_page_bytes], in the device's layout. Waits for all work, so that
+  // the pages' rows are in the pool too.
   std::vector<std::vector<uint8_t>> download_keys(std::span<const PoolPage> pages);
-  // The other way round: the pages' keys, and their rows that the host wrote, become what the devices see.
+  // Uploads the pages' keys, and makes their rows that the host wrote visible to the devices.
   void publish(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys);
 
  private:
@@ -101,7 +100,7 @@ class LatentCache : public PagePins {
   void give_slots(Timeline& timeline, bool keeps);
 
   CachePlan plan_;
-  bool roles_agree_ = true;  // on all devices
+  bool roles_agree_ = true;  // of all devices
   std::vector<std::unique_ptr<StageCache>> stages_;
   std::vector<StageCache*> stage_of_layer_;  // [n_layers]
   PagePool row_pages_, key_pages_, slot_pages_;

@@ -1,4 +1,4 @@
-// The numbers of a pool's pages, and how many use each; and the two numbers that a page of tokens has.
+// A pool's page numbers with their user counts, and the two numbers that a page of tokens has.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace dsv32 {
 
-// A page of tokens in the two pools of memory: latent rows on the host, index keys on the device.
+// A page's numbers in the two pools: rows on the host, keys on the device.
 struct PoolPage {
   int32_t row = -1, key = -1;
   bool is_there() const { return row >= 0 && key >= 0; }
@@ -33,7 +33,7 @@ class PagePool {
   }
   int64_t n_free() const { return std::ssize(free_); }
   int32_t n_users(int32_t page) const { return n_users_[static_cast<size_t>(page)]; }
-  // The caller is its first user; there is a free one.
+  // Takes a free page, which must exist; the caller is its first user.
   int32_t take() {
     const int32_t page = free_.back();
     free_.pop_back();
@@ -44,7 +44,7 @@ class PagePool {
   void release(int32_t page) {
     if (--n_users_[static_cast<size_t>(page)] == 0) free_.push_back(page);
   }
-  // Changes a table's length, taking pages at its end or giving them back.
+  // Changes a table's length: takes or releases pages at its end.
   void resize(std::vector<int32_t>& table, int64_t n_pages) {
     while (std::ssize(table) < n_pages) table.push_back(take());
     for (; std::ssize(table) > n_pages; table.pop_back()) release(table.back());
@@ -54,8 +54,8 @@ class PagePool {
   std::vector<int32_t> free_, n_users_;
 };
 
-// visit(begin, end) for each longest run of n things in which `follows(i)` holds for all but the first: what
-// follows one another is one copy.
+// Calls visit(begin, end) for each longest part of [0, n) in which follows(i) holds for all i but the first.
+// Each such part can be copied at once.
 template <typename Follows, typename Visit>
 void for_runs(size_t n, const Follows& follows, const Visit& visit) {
   for (size_t begin = 0, end = 0; begin < n; begin = end) {
@@ -64,7 +64,7 @@ void for_runs(size_t n, const Follows& follows, const Visit& visit) {
   }
 }
 
-// The runs of pages whose numbers (PoolPage::row or PoolPage::key) ascend by one.
+// The same for pages whose numbers (PoolPage::row or PoolPage::key) ascend by one.
 template <typename Visit>
 void for_page_runs(std::span<const PoolPage> pages, int32_t PoolPage::*number, const Visit& visit) {
   for_runs(

@@ -47,8 +47,8 @@ StageCache::StageCache(Backend& backend, const CachePlan& plan, int64_t first_la
 
 // --- Steps
 
-// Decode reads slots. A prompt does where its timeline is resident; else its rows are streamed through
-// windows, or read where they are.
+// Decode reads slots, and so does prefill of a resident sequence. Other rows are streamed through windows in
+// prefill, or read in the row pool.
 void StageCache::begin_step(std::span<Timeline* const> timelines, int64_t n_held, Role role) {
   const auto n_long = std::ranges::count(timelines, false, &Timeline::is_resident);
   const bool reads_slots = role == Role::decode || n_long == 0;
@@ -63,7 +63,7 @@ void StageCache::begin_step(std::span<Timeline* const> timelines, int64_t n_held
     if (source_ == Source::slots) slot_table_.set_line(line, timelines[i]->slot_pages());
   }
   for (int64_t layer = first_layer_; has_buffers_ && layer < end_layer_; ++layer) {
-    std::vector<TopkBuffer> buffers(timelines.size());  // of a resident timeline none
+    std::vector<TopkBuffer> buffers(timelines.size());  // a resident sequence has none
     for (size_t i = 0; i < timelines.size(); ++i) {
       int32_t* its = state(timelines[i]->share(), layer);
       if (!timelines[i]->is_resident()) buffers[i] = {timelines[i]->n_slots(), its, its + most_slots_};
@@ -73,7 +73,7 @@ void StageCache::begin_step(std::span<Timeline* const> timelines, int64_t n_held
   if (source_ == Source::windows) begin_windows(*timelines.front(), n_held);
 }
 
-// Its pages follow one another in a window, so that what it held before the step is a few long copies.
+// In a window the sequence's pages are in order, so that its earlier rows are a few long copies.
 void StageCache::begin_windows(const Timeline& timeline, int64_t n_held) {
   runs_.clear();
   const std::vector<int32_t>& pages = timeline.row_pages();
@@ -91,7 +91,7 @@ void StageCache::begin_windows(const Timeline& timeline, int64_t n_held) {
   stream(first_layer_);
 }
 
-// Also behind the last layer, with nothing to copy: the layer before is waited for.
+// Also called with end_layer_: nothing is copied then, but the last layer's copies are waited for.
 void StageCache::stream(int64_t layer) {
   copies_.clear();
   if (layer < end_layer_)
@@ -132,7 +132,7 @@ void StageCache::download_keys(std::span<const PoolPage> pages, std::span<std::v
         std::memcpy(keys[i].data() + static_cast<size_t>(layer) * n_bytes, run.data() + (i - begin) * n_bytes,
                     n_bytes);
     });
-  backend_.download(nullptr, nullptr, 0);  // also of a model without keys
+  backend_.download(nullptr, nullptr, 0);  // waits, even if the model has no keys
 }
 
 void StageCache::upload_keys(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys) {
@@ -167,7 +167,7 @@ void StageCache::fill_slots(const Timeline& timeline) {
                         (end - begin) * static_cast<size_t>(rows_.page_bytes())});
     });
   backend_.stream_rows({copies.data(), std::ssize(copies)});
-  backend_.stream_rows({});  // what comes now sees them
+  backend_.stream_rows({});  // later work waits for the copies
 }
 
 int32_t* StageCache::state(int64_t share, int64_t layer) const {

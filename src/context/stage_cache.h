@@ -1,10 +1,10 @@
-// A stage's rows, keys and slots, of consecutive layers on one device, and how a step sees them.
+// The rows, keys and slots of one stage, and a step's view of them.
 //
-// All rows lie in pinned host memory, and those elsewhere are copies. The device reads them in slots. A
-// timeline with a slot for each of its rows is resident: the row of position p lies in its slot p. A longer
-// one has a top-k buffer in its slots. Without buffers the slots are a copy of the row pool, page for page,
-// and on a backend that works in host memory there are none: the row pool serves. In a prompt of a timeline
-// that is not resident, one layer's rows are streamed into one of two windows while a step reads the other.
+// All rows lie in pinned host memory; the device reads copies in slots. A sequence with a slot for each of
+// its rows is resident: the row of position p lies in its slot p. A longer sequence uses its slots as a top-k
+// buffer. Without buffers the slots are a copy of the row pool, page for page; a backend that works in host
+// memory then has no slots and reads the row pool. In prefill of a sequence that is not resident, the next
+// layer's rows are streamed into one of two windows while the step reads the other.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@
 
 namespace dsv32 {
 
-// Pages of one kind for a run of layers. For each layer one contiguous array of pages; page p means the same
-// tokens in every layer. So the gathers of one layer touch a narrow range, and one table serves all layers.
-// Layers count from the model's first.
+// Pages of one kind for consecutive layers. Each layer has one contiguous array of pages; page p means the
+// same tokens in every layer. So the gathers of one layer touch a narrow range, and one page table serves all
+// layers. Layer numbers are the model's.
 class LayerPool {
  public:
   // Of the layers [first_layer, end_layer). Throws Error{memory} naming `what`.
@@ -32,7 +32,7 @@ class LayerPool {
   }
 
   int64_t page_bytes() const { return page_bytes_; }
-  // The layer's array, [n_pages, page_bytes]; null where there are no pages. Any thread may ask.
+  // The layer's array, [n_pages, page_bytes]; null if there are no pages. Any thread may call this.
   uint8_t* layer(int64_t layer) const { return layers_[static_cast<size_t>(layer - first_layer_)].data(); }
   uint8_t* page(int32_t page, int64_t layer) const { return this->layer(layer) + page * page_bytes_; }
 
@@ -41,8 +41,8 @@ class LayerPool {
   std::vector<Buffer<uint8_t>> layers_;
 };
 
-// Lines of equal width on the device, one for each timeline of a step or for each layer. It is kept on the
-// host too, and only what has changed of a line is uploaded: from one decode step to the next that is
+// A table on the device: lines of equal width, one for each sequence of a step or for each layer. A copy on
+// the host shows which part of a line has changed; only that is uploaded: from one decode step to the next
 // nothing, or one page.
 template <typename T>
 class Table {
@@ -53,7 +53,7 @@ class Table {
         buffer_(backend, Place::device, n_lines * width, "the page tables"),
         uploaded_(static_cast<size_t>(n_lines * width)) {}
   const T* line(int64_t i) const { return buffer_.data() + i * width_; }
-  // The line begins with these values; what it has behind them does not matter.
+  // Sets the first values of the line; the values behind them are not read.
   void set_line(int64_t line, std::span<const T> values);
 
  private:
@@ -76,28 +76,28 @@ class StageCache {
   const LayerPool& rows() const { return rows_; }  // pages [kPageTokens, row_bytes]
   const LayerPool& keys() const { return keys_; }
 
-  // The timelines of a step, in the order of its `seq` numbers. In a decode step each has one token; a
-  // prompt's has one timeline, which held so many tokens before it.
+  // Takes the sequences of a step, in the order of its `seq` numbers. In decode each has one token; in
+  // prefill there is one sequence, which held n_held tokens before the step.
   void begin_step(std::span<Timeline* const> timelines, int64_t n_held, Role role);
-  // The step that runs looks rows up in top-k buffers.
+  // Whether the current step looks up rows in top-k buffers.
   bool has_buffers() const { return has_buffers_; }
-  // One layer as the operations of that step see it; valid until the next begin_step(). Layers are entered in
+  // The view of one layer for that step's operations, valid until the next begin_step(). Enter layers in
   // order.
   CacheView enter(int64_t layer);
 
-  // The stage's layers of each page's keys [model's n_layers, key_page_bytes], to and from the host.
+  // Copy this stage's layers of each page's keys [the model's n_layers, key_page_bytes] to and from the host.
   // download_keys() waits for all work.
   void download_keys(std::span<const PoolPage> pages, std::span<std::vector<uint8_t>> keys);
   void upload_keys(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys);
-  // Without buffers: these pages of rows, which the host wrote, become what the device sees.
+  // Without buffers: copies these pages of rows, which the host wrote, to the device's slots.
   void publish_rows(std::span<const PoolPage> pages);
-  // The slots of a resident timeline get its rows from the pool, as all work so far will have left them.
+  // Fills the slots of a resident sequence with its rows from the pool, after all work enqueued so far.
   void fill_slots(const Timeline& timeline);
-  // Nothing is in the timeline's buffer.
+  // Empties the sequence's buffer.
   void reset_buffer(const Timeline& timeline);
 
  private:
-  // Rows of the pool that follow one another, and where they go in a window.
+  // Consecutive rows of the pool, and their place in a window.
   struct Run {
     int64_t from_row, to_row, n_rows;
   };
@@ -108,15 +108,15 @@ class StageCache {
   Backend& backend_;
   CachePlan plan_;
   int64_t first_layer_, end_layer_;
-  int64_t row_bytes_, most_slots_;  // of a buffer
+  int64_t row_bytes_, most_slots_;  // most_slots_: of a buffer
   LayerPool rows_, keys_, slots_;
-  Buffer<int32_t> states_;  // [max_seqs, n_layers, 2, most_slots] of each buffer: slot_pos, order
+  Buffer<int32_t> states_;  // [max_seqs, n_layers, 2, most_slots]: each buffer's slot_pos and order
   Buffer<uint8_t> windows_[2];
   std::vector<Run> runs_;  // the same in every layer
   std::vector<StreamRows::Copy> copies_;
   Table<int32_t> row_table_, key_table_, slot_table_;                 // [max_seqs, context_pages]
   Table<TopkBuffer> buffer_table_;                                    // [n_layers, max_seqs]
-  enum class Source { rows, slots, windows } source_ = Source::rows;  // where the step that runs reads rows
+  enum class Source { rows, slots, windows } source_ = Source::rows;  // where the current step reads rows
   bool has_buffers_ = false;
 };
 

@@ -1,8 +1,8 @@
-// One sequence in the cache: its tokens, the pages that hold what is remembered of them, and the slots that
-// its rows are read from.
+// One sequence in the cache: its tokens, the pages of their rows and keys, and the slots that rows are read
+// from.
 //
-// LatentCache makes, changes and closes it; its owner may read it. It holds pages for all its tokens, and
-// perhaps more; what is remembered of its tokens is never written again.
+// Only LatentCache changes it; its owner may read it. It holds pages for all its tokens, and perhaps more.
+// The rows and keys of its tokens are never written again.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,26 @@ struct TokenRun {
   bool operator==(const TokenRun&) const = default;
 };
 
-// In a history, beside the id: decode made this token's row, with other bits than prefill would.
+// A flag beside the id in a history: decode made this token's row, whose bits differ from prefill's.
 constexpr int32_t kMadeByDecode = 1 << 30;
 
 class Timeline {
  public:
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int64_t n_tokens() const { return std::ssize(tokens_); }
-  // The tokens and what made their rows, kMadeByDecode or not. Rows are the same only where this is.
+  // The tokens, with kMadeByDecode where decode made the row. Only equal histories have equal rows.
   const std::vector<int32_t>& history() const { return history_; }
   const std::vector<int32_t>& row_pages() const { return row_pages_; }  // of the row pool
   const std::vector<int32_t>& key_pages() const { return key_pages_; }  // of the key pool
   PoolPage page(int64_t i) const {
     return {row_pages_[static_cast<size_t>(i)], key_pages_[static_cast<size_t>(i)]};
   }
-  // Of the slot pools, where these have pages of their own: as many as it has pages of rows, or its buffer's.
+  // Pages of slots, if there are buffers: as many as row pages, or those of its buffer.
   const std::vector<int32_t>& slot_pages() const { return slot_pages_; }
   int32_t n_slots() const { return static_cast<int32_t>(std::ssize(slot_pages_) * kPageTokens); }
-  // Each of its rows has a slot: decode neither resolves nor fetches.
+  // Every row has its own slot: decode neither looks rows up nor fetches.
   bool is_resident() const { return is_resident_; }
-  int64_t share() const { return share_; }  // its number among those that are open and not suspended
+  int64_t share() const { return share_; }  // its number among the sequences that are open and not suspended
   // Its keys lie in host memory, it has no slots, and takes part in no step.
   bool is_suspended() const { return is_suspended_; }
 
@@ -48,7 +48,7 @@ class Timeline {
   std::vector<int32_t> tokens_, history_, row_pages_, key_pages_, slot_pages_;
   int64_t most_slot_pages_ = 0;
   bool is_resident_ = true, is_suspended_ = false;
-  // While it is suspended, of each page, as LatentCache::download_keys().
+  // While suspended: each page's keys, as LatentCache::download_keys() returns them.
   std::vector<std::vector<uint8_t>> keys_;
   int64_t share_ = 0;
 };
