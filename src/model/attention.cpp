@@ -1,9 +1,9 @@
 // One layer's attention (MLA with the lightning indexer), in the paper's order:
 //   1 project, rope, store   2 indexer scores   3 exact top-k   4 resolve and fetch   5 sparse MLA, absorbed
 //
-// Products of the same vector are one operation. Missing rows are fetched as they are found missing; those of
-// many tokens slice by slice, while the queries go through W_UK, the next slice's positions are selected and
-// the last slice's attended.
+// Products of the same vector are one operation. Missing rows are fetched as soon as they are known, those of
+// many tokens slice by slice: meanwhile the queries are multiplied by W_UK, the next slice's positions are
+// selected and the previous slice attends.
 #include <algorithm>
 #include <cmath>
 
@@ -16,7 +16,7 @@ constexpr float kIndexNormEps = 1e-6f;  // model.py, Indexer.k_norm; no file sta
 
 }  // namespace
 
-// Steps 2 to 5, of what project() and store() leave; h += out() [n, dim]
+// Steps 2 to 5, from the results of project() and store(); h += out() [n, dim]
 void Stage::attention(const LayerWeights& w, const CacheView& cache) {
   queries(w, cache);
   lap("other");
@@ -28,11 +28,11 @@ void Stage::attention(const LayerWeights& w, const CacheView& cache) {
     find_rows(slice, cache);
   }
   observe_ints("n_selected", act_.n_selected.data(), 1);
-  observe_ints("selected", act_.selected.data(), act_.topk);  // of each token the first n_selected count
+  observe_ints("selected", act_.selected.data(), act_.topk);  // the first n_selected of each token are valid
   attend_selected(w, cache);
 }
 
-// The piece in runs of tokens; one where there are no buffers, and nothing is to be fetched.
+// The piece in consecutive parts; only one without buffers, when nothing is fetched.
 std::vector<StepTokens> Stage::slices(const CacheView& cache) const {
   const int64_t n = piece_.n_tokens, n_slices = cache.buffers ? fetch_parts(n) : 1;
   std::vector<StepTokens> slices;
@@ -41,8 +41,8 @@ std::vector<StepTokens> Stage::slices(const CacheView& cache) const {
   return slices;
 }
 
-// in: x() [n, dim] after attn_norm.  qr = wq_a x;  kv = wkv_a x;  k_I = wk x;  w_I = weights_proj x, where
-// positions are to be scored
+// in: x() [n, dim] after attn_norm.  qr = wq_a x;  kv = wkv_a x;  k_I = wk x;  w_I = weights_proj x, if
+// is_scored()
 void Stage::project(const LayerWeights& w) {
   std::vector<Matmul> products = {product(w.wq_a, x(), act_.qr.data()),
                                   product(w.wkv_a, x(), act_.kv.data())};
@@ -52,9 +52,8 @@ void Stage::project(const LayerWeights& w) {
   if (is_scored()) observe("index_weights", act_.index_weights.data(), args_.index_n_heads);
 }
 
-// qr = RMSNorm(qr);  c = RMSNorm(kv[:rank]);  k_pe = rope(kv[rank:]);  k_I = rope(LayerNorm(k_I));  store
-// (c, k_pe) and H k_I;  q = wq_b qr;  q_I = the indexer's wq_b qr, where positions are to be scored.
-// H: Hadamard
+// qr = RMSNorm(qr);  c = RMSNorm(kv[:rank]);  k_pe = rope(kv[rank:]);  k_I = rope(LayerNorm(k_I));  store (c,
+// k_pe) and H k_I;  q = wq_b qr;  q_I = the indexer's wq_b qr, if is_scored(). H: Hadamard
 void Stage::store(const LayerWeights& w, const CacheView& cache) {
   const int64_t rank = args_.kv_lora_rank;
   StoreTokens op{piece_, cache, frequencies_.data(), args_.norm_eps};
@@ -74,7 +73,7 @@ void Stage::store(const LayerWeights& w, const CacheView& cache) {
   if (op.k) observe("index_k", op.k, args_.index_head_dim);
 }
 
-// q = rope(q);  q_I = H rope(q_I), where positions are to be scored;  q_c, if early
+// q = rope(q);  q_I = H rope(q_I), if is_scored();  q_c, if absorbs_early()
 void Stage::queries(const LayerWeights& w, const CacheView& cache) {
   TurnQueries op{piece_, frequencies_.data(), args_.qk_rope_head_dim};
   op.q = act_.q.data(), op.n_heads = args_.n_heads, op.head_dim = args_.qk_head_dim();
@@ -92,11 +91,11 @@ void Stage::queries(const LayerWeights& w, const CacheView& cache) {
   if (op.index_q) observe("index_q", op.index_q, op.n_index_heads * op.index_dim);
 }
 
-// Whether positions are to be chosen among: else every visible one is selected.
+// Whether the indexer scores positions; else every visible position is selected.
 bool Stage::is_scored() const { return args_.has_indexer() && piece_.max_pos >= args_.index_topk; }
 
-// I(t, s) = sum_h w_h ReLU(q_I . k_I);  the topk best positions. Scores are kept for as many tokens as their
-// room holds.
+// I(t, s) = sum_h w_h ReLU(q_I . k_I);  select the topk best positions. As many tokens at a time as
+// act_.scores has room for.
 void Stage::select_positions(const StepTokens& slice, const CacheView& cache) {
   const int64_t heads = args_.index_n_heads, dim = args_.index_head_dim, n_visible = piece_.max_pos + 1;
   const bool is_scored = this->is_scored();
@@ -120,7 +119,7 @@ void Stage::select_positions(const StepTokens& slice, const CacheView& cache) {
   }
 }
 
-// The slots of the selected rows in buffers, and what these lack on its way.
+// Finds the selected rows' slots in buffers, and starts the fetch of missing rows.
 void Stage::find_rows(const StepTokens& slice, const CacheView& cache) {
   const int64_t t = slice.tokens - piece_.tokens, at = t * act_.topk;
   if (cache.buffers)
@@ -141,14 +140,14 @@ MatmulHeads Stage::absorb(const LayerWeights& w) const {
           piece_.n_tokens, piece_.role};
 }
 
-// In decode beside the queries' turns, unless many tokens' rows may have to be fetched beside it or q_c holds
-// index queries until positions are scored.
+// Whether q_c is computed together with the queries' rotation. Only in decode; not if it can hide the fetch
+// of many tokens' rows, nor with f32 keys, when q_c holds index queries until positions are scored.
 bool Stage::absorbs_early(const CacheView& cache) const {
   const bool is_fetched_beside = cache.buffers && piece_.n_tokens > kFewFetchTokens;
   return piece_.role == Role::decode && !is_fetched_beside && cache.layout.kv_type != KvType::f32;
 }
 
-// q_c, unless it is there;  o_c = attention over the selected rows;  h += out = wo concat_h(W_UV o_c)
+// q_c, if not computed yet;  o_c = attention over the selected rows;  h += out = wo concat_h(W_UV o_c)
 void Stage::attend_selected(const LayerWeights& w, const CacheView& cache) {
   const int64_t n = piece_.n_tokens, heads = args_.n_heads, head_dim = args_.qk_head_dim(),
                 rank = args_.kv_lora_rank;

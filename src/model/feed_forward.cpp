@@ -11,8 +11,8 @@ void Stage::mlp(const MlpWeights& w, const float* plus, float* y) {
   observe("ffn_out", y, args_.dim);
 }
 
-// Whether the shared expert is computed beside the router and the routed ones: in decode, where all tokens
-// of a step are a piece.
+// Whether the shared expert is computed beside the router and the routed experts: in decode, if all tokens of
+// the step are one piece.
 bool Stage::runs_shared_beside() const {
   return args_.n_shared_experts > 0 && step_.role == Role::decode && step_.n_tokens <= act_.piece_tokens;
 }
@@ -42,7 +42,7 @@ void Stage::route(const ExpertWeights& w) {
   observe("expert_weights", act_.expert_weights.data() + first, n_activated);
 }
 
-// out = sum over the chosen experts, weighted, of all tokens of the step: what is read of them is read once
+// out = weighted sum over the chosen experts, for all tokens of the step: each expert is read once
 void Stage::routed_experts(const ExpertWeights& w) {
   RunExperts op = experts_op(w.routed);
   op.x = act_.x.data(), op.experts = act_.experts.data(), op.weights = act_.expert_weights.data();
@@ -52,7 +52,7 @@ void Stage::routed_experts(const ExpertWeights& w) {
   op.place = w.place;
   if (w.place == Place::host)
     op.next = host_experts_after(layer_);
-  else  // attention is done with it
+  else  // attention no longer needs q_c
     op.window = reinterpret_cast<uint8_t*>(act_.q_c.data()), op.n_window_bytes = act_.q_c.n_bytes();
   if (runs_shared_beside() && w.place == Place::device) op.shared = shared_output(w);
   backend_.run_experts(op);
@@ -65,7 +65,7 @@ Matmul Stage::shared_output(const ExpertWeights& w) {
   return op;
 }
 
-// h += the routed experts' sum + the shared expert, of the piece; what of it is not done yet
+// h += the routed experts' sum + the shared expert, for the piece, as far as routed_experts() has not done it
 void Stage::shared_expert(const ExpertWeights& w) {
   if (runs_shared_beside()) {
     if (w.place == Place::host) backend_.matmul(shared_output(w));
@@ -87,7 +87,7 @@ RunExperts Stage::experts_op(const ExpertStacks& stacks) {
   return op;
 }
 
-// The link begins with the first experts in host memory while the layers before them compute.
+// Lets the link bring the first experts in host memory while the layers before them compute.
 void Stage::announce_host_experts() {
   if (step_.role == Role::decode || expert_window_.n() == 0) return;
   RunExperts op = experts_op({});
@@ -95,8 +95,8 @@ void Stage::announce_host_experts() {
   backend_.run_experts(op);
 }
 
-// The next layer's of this stage, in this step or in the next one of a prompt that goes on: none is known of
-// a step that wants logits, and of decode steps.
+// The host experts that are streamed next in this stage: of a later layer, or of an earlier layer in the
+// prompt's next step. Null in decode; and after a step with logits no next step is known.
 const ExpertStacks* Stage::host_experts_after(int64_t layer) const {
   if (step_.role == Role::decode) return nullptr;
   const auto on_host = [&](int64_t l) -> const ExpertStacks* {

@@ -31,7 +31,7 @@ void Forward::run(Step step) {
     cache_.append(*timelines[i], running->tokens_of(i), running->role);
 }
 
-// Each step that is under way goes through one stage, and one enters the first.
+// Moves each step under way through one more stage, and `entering` through the first.
 void Forward::advance(StepOnItsWay entering) {
   std::vector<Stage*> working;
   for (size_t i = stages_.size(); i-- > 0;) {

@@ -1,9 +1,10 @@
-// DeepSeek-V3.2's forward pass: steps walk the stages, and between two of them go the hidden states.
+// DeepSeek-V3.2's forward pass: a step goes from stage to stage, and each hands its hidden states to the
+// next.
 //
-// A prompt's steps follow each other through the stages: while one is in the second, the next is in the
-// first. So a step that wants no logits is only begun by run(), and goes on with those behind it; any other
-// is done, and all before it. Layers of stages that work side by side are enqueued in turn, since a device
-// takes a thousand operations ahead and no more. The host does not wait. Not thread-safe.
+// A prompt's steps form a pipeline: while one is in the second stage, the next is in the first. So run() only
+// begins a step that needs no logits, and later calls move it on; a step that needs logits is finished at
+// once, with all steps before it. Stages that work at the same time enqueue their layers in turn, since a
+// device accepts no more than about a thousand operations ahead. The host does not wait. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -20,25 +21,25 @@ namespace dsv32 {
 
 class Forward {
  public:
-  // The stages are those of the cache, on these backends.
+  // The same stages as the cache's.
   Forward(std::span<const StageLayers> stages, const ModelArgs& args, const Weights& weights,
           LatentCache& cache, const StageSizes& sizes);
 
   int64_t max_tokens() const { return stages_.front()->max_tokens(); }
   size_t n_stages() const { return stages_.size(); }
-  // Runs the step, if it is of a prompt and wants no logits perhaps only the first layers of it: stores its
-  // rows and keys, and leaves the logits that it wants. Its timelines hold its tokens then. Throws
+  // Runs the step: stores its rows and keys, and computes its logits. Of a prompt's step without logits
+  // perhaps only the first layers are enqueued so far. Its sequences hold its tokens afterwards. Throws
   // Error{context_full} as LatentCache::reserve() does.
   void run(Step step);
-  // How many tokens of the timeline have not been through all stages: its last so many rows may not be shared
-  // yet, and it keeps them.
+  // How many of the sequence's last tokens have not gone through all stages. Their rows must be neither
+  // shared nor released yet.
   int64_t n_under_way(const Timeline& timeline) const;
-  // Brings all that is under way to its end, or forgets it.
+  // Completes all steps that are under way, or drops them.
   void finish();
   void abandon();
-  // Waits until all that was enqueued is done.
+  // Waits until all enqueued work is done.
   void wait();
-  // While it lives, steps are watched.
+  // While this object exists, steps report to `watch`.
   class Watched {
    public:
     Watched(Forward& forward, const StepWatch& watch) : forward_(forward) { forward.set_watch(&watch); }
@@ -52,20 +53,20 @@ class Forward {
   Backend& last_backend() { return stages_.back()->backend(); }
   // Downloads the logits of the last run, [n_logits, vocab_size].
   std::vector<float> logits() const;
-  // Row i of them in the last backend's memory, [vocab_size]; until the next run.
+  // Row i of these logits in the last backend's memory, [vocab_size]; valid until the next run.
   const float* logits_row(int64_t i) const { return stages_.back()->logits() + i * args_.vocab_size; }
   int64_t n_logits() const { return stages_.back()->n_logits(); }
 
   using BufferTally = Stage::BufferTally;
-  BufferTally buffer_tally() const;  // of all stages
+  BufferTally buffer_tally() const;  // sum over all stages
 
   // For measuring; of one stage.
   void set_forced(size_t stage, const Stage::Forced& forced) { stages_[stage]->set_forced(forced); }
-  // For measuring, on one device: the laps of steps are named there. Null: none are marked.
+  // For measuring, on one device: appends the laps' names to `laps`. Null: no laps are marked.
   void set_laps(Laps* laps) { stages_.front()->set_laps(laps); }
 
-  // Called at the named stages of every layer, or at all of them when none is named; slow, since each is
-  // downloaded. An empty one turns it off.
+  // Calls the observer with the named intermediates (Observation::stage) of every layer, or with all when
+  // none is named. Slow: each is downloaded. An empty observer turns it off.
   void set_observer(const Observer& observer, const std::vector<std::string>& stages = {});
 
  private:
@@ -77,7 +78,7 @@ class Forward {
   const ModelArgs& args_;
   LatentCache& cache_;
   std::vector<std::unique_ptr<Stage>> stages_;
-  std::vector<StepOnItsWay> left_;  // [n_stages - 1] what a stage has done and the next has not
+  std::vector<StepOnItsWay> left_;  // [n_stages - 1] the step that a stage has done and the next has not
   const StepWatch* watch_ = nullptr;
 };
 

@@ -56,8 +56,8 @@ Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, St
   prompt_logits_ = Buffer<float>(backend, Place::device, args.vocab_size, "logits");
 }
 
-// A decode step's largest position is rounded up, so that one record serves thousands of steps: operations
-// look at the true positions in memory. It stays below top-k while every visible row is selected.
+// A decode step's largest position, rounded up so that one recording serves thousands of steps: operations
+// read the true positions in memory. It stays below index_topk while every visible row is selected.
 int64_t Stage::recordable_max_pos(int64_t max_pos) const {
   constexpr int64_t kStepsOfARecord = 4096;
   const int64_t rounded = max_pos / kStepsOfARecord * kStepsOfARecord + kStepsOfARecord - 1;
@@ -100,7 +100,7 @@ void Stage::upload(const Step& step) {
 void Stage::place_logits() {
   const bool is_decode = step_.role == Role::decode;
   if (!is_decode && prompt_logits_.n() < n_logits_ * args_.vocab_size) {
-    prompt_logits_ = {};  // first: there is room for one of them
+    prompt_logits_ = {};  // freed first: there is room for only one
     prompt_logits_ = Buffer<float>(backend_, Place::device, n_logits_ * args_.vocab_size, "logits");
   }
   logits_ = is_decode ? decode_logits_.data() : prompt_logits_.data();
@@ -117,10 +117,11 @@ bool Stage::advance() {
   return false;
 }
 
-// Does what the step enqueues as it was recorded, or records it now. A recording holds addresses of this
-// stage's memory, and goes with it. Where the backend does not record, the layers run.
+// Replays the recording for this step's key; makes it first if there is none. Recordings hold addresses of
+// this stage's memory. If the backend does not record, the layers run directly.
 void Stage::replay() {
-  // A position's rounding gives a long answer a few keys, a small batch that ends one by one eight.
+  // A long answer needs a few keys, because positions are rounded; a small batch whose sequences end one by
+  // one needs eight.
   constexpr size_t kMostRecorded = 16;
   const auto run_all = [this] {
     while (run_layer()) continue;
@@ -138,7 +139,8 @@ void Stage::replay() {
   recorded_.front().second->replay();
 }
 
-// Of a step that wants no logits the last h is not read: its last layer leaves rows and keys alone.
+// Whether a layer only has to store rows and keys: the model's last layer in a step without logits, whose h
+// is not read.
 bool Stage::leaves_rows_only(int64_t layer) const {
   return layer + 1 == args_.n_layers && n_logits_ == 0 && !observer_;
 }
@@ -171,7 +173,7 @@ bool Stage::run_layer() {
   return false;
 }
 
-// The step's tokens from first_ on, as many as the activations hold. False: there is none.
+// Takes the step's tokens from first_ on, as many as the activations hold. False: none is left.
 bool Stage::take_piece() {
   if (first_ >= step_.n_tokens) return false;
   piece_ = some_of(step_, first_, std::min(act_.piece_tokens, step_.n_tokens - first_));
@@ -183,7 +185,7 @@ void Stage::norm(const Vector& weight, const char* name) {
   observe(name, x(), args_.dim);
 }
 
-// logits = head RMSNorm(h), of the tokens that are wanted
+// logits = head RMSNorm(h), of the last n_logits_ tokens
 void Stage::run_head() {
   backend_.rms_norm({act_.h.data() + (step_.n_tokens - n_logits_) * args_.dim, args_.dim,
                      weights_.norm.data(), args_.norm_eps, act_.x.data(), n_logits_, args_.dim});

@@ -1,10 +1,10 @@
-// What the forward pass computes at a time and how it is watched, and a stage: consecutive layers on one
-// device with their activations, their cache, and recordings of their steps.
+// A step, how it is watched, and a stage: consecutive layers on one device with their activations, their
+// cache, and recordings of their decode steps.
 //
 // The layers are written once, over Backend: prefill and decode are the same operations over more or fewer
 // tokens. stage.cpp has the loop over the layers, attention.cpp one layer's attention, feed_forward.cpp its
 // MLP or experts; the names and their order are those of spec and paper. The first stage embeds, the last one
-// makes the logits; between stages go the hidden states (Forward). Not thread-safe.
+// computes the logits; Forward moves the hidden states between stages. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -23,14 +23,14 @@
 
 namespace dsv32 {
 
-// Of one role. A prompt's step has one timeline, a decode step one for each token; a token's result depends
-// on its own timeline and the role alone.
+// Tokens of one role. A prefill step has one sequence, a decode step one for each token. A token's result
+// depends on its own sequence and the role alone.
 struct Step {
   Role role = Role::prefill;
   std::vector<Timeline*> timelines;
-  std::vector<int32_t> tokens;  // follow those that their timelines hold
-  int64_t n_logits = 0;         // wanted of a prompt's last so many tokens; a decode step has all
-  int64_t n_held = 0;           // the tokens before a prompt's; Forward fills it in
+  std::vector<int32_t> tokens;  // follow the tokens that their sequences hold
+  int64_t n_logits = 0;         // how many last tokens of a prefill step get logits; in decode all
+  int64_t n_held = 0;           // tokens of the prompt's sequence before the step; set by Forward
 
   int64_t n_tokens() const { return std::ssize(tokens); }
   std::span<const int32_t> tokens_of(size_t timeline) const {
@@ -38,46 +38,47 @@ struct Step {
   }
 };
 
-// Asked and told while steps are computed.
+// Callbacks while steps are computed.
 struct StepWatch {
-  std::function<bool()> is_interrupted;  // as Backend::set_interrupt() has it
-  std::function<void(double)> on_layer;  // what share of a step's layers is enqueued, on the CPU done
+  std::function<bool()> is_interrupted;  // see Backend::set_interrupt()
+  std::function<void(double)> on_layer;  // the share of a step's layers that is enqueued (on the CPU: done)
 };
 
-// A named intermediate of a step, downloaded, for comparison with another implementation. What an observer
-// uploads to `device_ints` of the stage "selected" is attended to in place of what the indexer selected.
+// A named intermediate of a step, downloaded, for comparison with another implementation. An observer may
+// replace the indexer's selection: upload positions to `device_ints` of the stage "selected".
 struct Observation {
   const char* stage;  // "qr", "q", "latent_row", "index_q", ... (see the calls of observe())
   int64_t layer, n_tokens, width;
   std::vector<float> values;       // [n_tokens, width], or
   std::vector<int32_t> ints;       // [n_tokens, width]
-  int32_t* device_ints = nullptr;  // these, in the backend's memory
+  int32_t* device_ints = nullptr;  // `ints` in the backend's memory
 };
 using Observer = std::function<void(const Observation&)>;
 
-// Where the time of steps goes: their backend marks where a step begins and each of its laps ends
+// Where the time of steps goes: the backend marks the begin of a step and the end of each lap
 // (Backend::laps).
 struct Laps {
-  // A step is one lap, "step", and is recorded as ever; else one for each operation or several of them:
-  // "index_scores", "attention", ... (see the calls of lap()). A draw from its logits is one more.
+  // True: a step is one lap, "step", and decode is recorded as usual. False: a lap is one or several
+  // operations: "index_scores", "attention", ... (see the calls of lap()). Sampling from the logits is one
+  // more lap.
   bool is_whole = false;
-  std::vector<const char*> names = {};  // of the laps, in their order
+  std::vector<const char*> names = {};  // of the laps, in order
 };
 
 // The working memory of a step: every intermediate of one layer.
 //
-// Allocated once, overwritten by each layer. A layer goes through a long step in pieces; only what leads from
-// piece to piece has room for all of its tokens (N), the rest for those of a piece (n).
+// Allocated once, overwritten by each layer. A layer works on a long step in pieces; only what must outlive a
+// piece has room for all tokens of a step (N), the rest for the tokens of a piece (n).
 class Activations {
   Backend* const backend_;
   const ModelArgs& args_;
 
  public:
-  // Without a backend nothing is allocated, and n_bytes says what would be.
+  // Without a backend nothing is allocated, but n_bytes is the same.
   Activations(Backend* backend, const ModelArgs& args, int64_t n_tokens, int64_t context)
       : backend_(backend), args_(args), max_tokens(n_tokens), max_context(context) {}
 
-  static constexpr int64_t kMostPieceTokens = 2048;         // more at a time make attention no faster
+  static constexpr int64_t kMostPieceTokens = 2048;         // larger pieces make attention no faster
   static constexpr int64_t kMostScores = int64_t{1} << 24;  // 64 MiB, or one token's
 
   uint64_t n_bytes = 0;
@@ -109,7 +110,7 @@ class Activations {
   Buffer<float> out = floats(N * dim_);     // of attention, of the MLP
   Buffer<float> qr = floats(n * args_.q_lora_rank);
   Buffer<float> q = floats(n * heads_ * args_.qk_head_dim());  // qk_nope | qk_rope of each head
-  // q_c has H index_q first, for f32 keys.
+  // For f32 keys, q_c first holds H index_q.
   Buffer<float> q_c = floats(n * std::max(latents_, indices_));
   Buffer<float> o_c = floats(n * latents_);
   Buffer<float> o = floats(n * heads_ * args_.v_head_dim);
@@ -119,11 +120,11 @@ class Activations {
   Buffer<uint8_t> index_q_fp8 = make<uint8_t>(n * indices_);  // the same as e4m3
   Buffer<float> index_q_scales = floats(n * index_heads_ * CacheLayout::tiles(index_dim_));
   Buffer<float> index_k = floats(n * index_dim_), index_weights = floats(n * index_heads_);
-  Buffer<float> scores = floats(n_scores_);  // [some tokens, context]: as many tokens at a time as fit
+  Buffer<float> scores = floats(n_scores_);  // [tokens, context], as many tokens as fit
   Buffer<int32_t> selected = ints(n * topk), n_selected = ints(n);
   Buffer<int64_t> row_ids = make<int64_t>(n * topk);
   Buffer<int32_t> misses = ints(n * topk), n_misses = ints(n);
-  Buffer<int64_t> tally = make<int64_t>(2);  // rows looked up in buffers, rows missing
+  Buffer<int64_t> tally = make<int64_t>(2);  // rows looked up in buffers, rows missing there
   Buffer<float> gate = floats(n * widest_mlp_), up = floats(n * widest_mlp_);
   Buffer<float> route_logits = floats(n * args_.n_routed_experts);
   Buffer<int32_t> experts = ints(N * n_experts_);
@@ -132,22 +133,22 @@ class Activations {
 
 struct StageSizes {
   int64_t max_tokens = 0;            // of one step
-  int64_t max_context = 0;           // of one timeline
-  uint64_t expert_window_bytes = 0;  // on a device that has layers with experts in host memory
+  int64_t max_context = 0;           // of one sequence
+  uint64_t expert_window_bytes = 0;  // on a device with layers whose experts are in host memory
 };
 
-// [qk_rope_head_dim / 2] the angles' speeds of rotary embedding, stretched by YaRN; computed in f32 as
+// [qk_rope_head_dim / 2] the angular frequencies of rotary embedding, stretched by YaRN; computed in f32 as
 // model.py (precompute_freqs_cis) does.
 std::vector<float> rope_frequencies(const ModelArgs& args);
 
 class Stage {
  public:
-  // The layers are those of the cache.
+  // The stage has the cache's layers.
   Stage(Backend& backend, const ModelArgs& args, const Weights& weights, StageCache& cache,
         const StageSizes& sizes);
 
-  // What logits take beside the activations of the last stage: room for the tokens of a decode step, and for
-  // one of any other.
+  // The bytes of the last stage's logits, beside its activations: for each token of a decode step, and for
+  // one token of a prefill step.
   static uint64_t logit_bytes(const ModelArgs& args, int64_t max_seqs) {
     return static_cast<uint64_t>(args.vocab_size * (max_seqs + 1)) * sizeof(float);
   }
@@ -155,29 +156,29 @@ class Stage {
   Backend& backend() { return backend_; }
   int64_t max_tokens() const { return act_.max_tokens; }
 
-  // Takes over the step's tokens and tables. What advance() reads afterwards is in the device's memory.
+  // Copies the step's tokens and tables to the device, where advance() reads them.
   void begin(const Step& step);
-  // Computes more of the step, from the hidden states to the hidden states, and stores its rows and keys: a
-  // layer of a prompt, or all of a decode step. The first stage begins with the embedding; the last one
-  // leaves logits of the wanted tokens. False: that was all of it.
+  // Computes the next layer of a prefill step, or all layers of a decode step: updates the hidden states and
+  // stores rows and keys. The first stage begins with the embedding; the last one ends with the logits.
+  // False: the step is complete in this stage.
   bool advance();
 
-  // [n_tokens, dim] of the running step.
+  // [n_tokens, dim] of the current step.
   float* hidden_states() { return act_.h.data(); }
   int64_t n_tokens() const { return step_.n_tokens; }
-  // Of the last run, [n_logits, vocab_size], in the backend's memory; until the next run.
+  // The last step's logits, [n_logits, vocab_size], in the backend's memory; valid until the next step.
   const float* logits() const { return logits_; }
   int64_t n_logits() const { return n_logits_; }
 
-  // Rows looked up in top-k buffers so far, and those that had to be fetched.
+  // Rows looked up in top-k buffers so far, and rows that had to be fetched.
   struct BufferTally {
     int64_t n_rows = 0, n_misses = 0;
   };
   BufferTally buffer_tally() const;
 
-  // For measuring: what the tokens of steps of n_tokens attend to and which experts they use, of the memory
-  // of this device and ascending for each token, in place of what indexer and router choose, which is
-  // computed all the same. Null: what they choose.
+  // For measuring: positions and experts that replace the choice of indexer and router in steps of n_tokens
+  // tokens, ascending for each token, in this device's memory. Indexer and router run all the same. Null:
+  // their choice is used.
   struct Forced {
     const int32_t* selection = nullptr;  // [the stage's layers, n_tokens, topk]
     const int32_t* experts = nullptr;    // [the stage's layers, n_tokens, n_activated]
@@ -194,7 +195,7 @@ class Stage {
   bool is_first() const { return cache_.first_layer() == 0; }
   bool is_last() const { return cache_.end_layer() == args_.n_layers; }
   int64_t recordable_max_pos(int64_t max_pos) const;
-  Forced forced() const { return step_.n_tokens == forced_.n_tokens ? forced_ : Forced{}; }  // of the step
+  Forced forced() const { return step_.n_tokens == forced_.n_tokens ? forced_ : Forced{}; }  // of step_
   void upload(const Step& step);
   void place_logits();
   void replay();
@@ -228,7 +229,7 @@ class Stage {
   void announce_host_experts();
   const ExpertStacks* host_experts_after(int64_t layer) const;
 
-  // Of the piece: [n_tokens, dim].
+  // The piece's part of each: [n_tokens, dim].
   float* h() { return act_.h.data() + first_ * args_.dim; }
   float* x() { return act_.x.data() + first_ * args_.dim; }
   float* out() { return act_.out.data() + first_ * args_.dim; }
@@ -244,33 +245,33 @@ class Stage {
   StageCache& cache_;
   Activations act_;
   Buffer<float> frequencies_;    // [qk_rope_head_dim / 2]
-  Buffer<float> decode_logits_;  // [max_seqs, vocab_size]: recordings keep the address, so it never moves
-  Buffer<float> prompt_logits_;  // [most wanted of a prefill step, vocab_size]
-  float* logits_ = nullptr;      // of the last run, in one of them
-  int64_t n_logits_ = 0;         // that the step wants
-  StepTokens step_;              // of the running step, on the device
-  StepTokens piece_;             // of these, those that are worked on
-  int64_t first_ = 0;            // which is the piece's first
+  Buffer<float> decode_logits_;  // [max_seqs, vocab_size]; never moves, since recordings hold its address
+  Buffer<float> prompt_logits_;  // [most logits of a prefill step so far, vocab_size]
+  float* logits_ = nullptr;      // of the last step, in one of these two
+  int64_t n_logits_ = 0;         // of the current step
+  StepTokens step_;              // the current step's tokens, on the device
+  StepTokens piece_;             // the tokens of step_ that are worked on
+  int64_t first_ = 0;            // index of the piece's first token in the step
   Buffer<uint8_t> expert_window_;
-  uint64_t n_link_bytes_ = 0;  // of it, in decode
+  uint64_t n_link_bytes_ = 0;  // the part of expert_window_ that the link uses in decode
   int64_t layer_ = 0;
   Forced forced_;
-  const int32_t* selected_ = nullptr;  // of the layer: act_.selected or a forced one
+  const int32_t* selected_ = nullptr;  // the layer's selection: act_.selected or a forced one
   Laps* laps_ = nullptr;
   Observer observer_;
   std::vector<std::string> observed_stages_;  // empty: all
 
-  // All that the operations of a decode step say and that differs from step to step.
+  // All parameters of a decode step's operations that differ between steps.
   struct RecordKey {
     int64_t n_tokens = 0, max_pos = 0;
     Forced forced;
     bool has_buffers = false;
     bool operator==(const RecordKey&) const = default;
   };
-  std::vector<std::pair<RecordKey, std::unique_ptr<Recording>>> recorded_;  // the last used first
+  std::vector<std::pair<RecordKey, std::unique_ptr<Recording>>> recorded_;  // the most recently used first
 };
 
-// n_tokens of them from the first_ on.
+// n_tokens of the step's tokens, from index `first` on.
 inline StepTokens some_of(StepTokens step, int64_t first, int64_t n_tokens) {
   step.n_tokens = n_tokens;
   step.tokens += first, step.pos += first, step.seq += first;
