@@ -1,11 +1,11 @@
 // What one device can compute: the closed set of 25 model-shaped operations, memory's among them, that the
-// forward pass is written over. A new one needs a sentence here on why it cannot be composed.
+// forward pass consists of. A new operation needs a sentence here on why existing ones cannot express it.
 //
-// A Backend is one device. src/backend/cpu_backend is plain and is the oracle; cuda/ is fast.
+// A Backend is one device. src/backend/cpu_backend is plain and is the reference; cuda/ is fast.
 //
-// Operations are enqueued and may return before they are done; each sees the results of all that were
-// enqueued before it. Only `download` waits. Params structs are read before the call returns; what their
-// pointers lead to must stay until the work is done. All pointers are to memory of this backend (alloc,
+// Operations are enqueued and may return before they are done; each sees the results of all operations
+// enqueued before it. Only `download` waits. Params structs are read before the call returns; the memory that
+// they point to must stay until the work is done. All pointers are to memory of this backend (alloc,
 // alloc_weights) unless a comment says host. f32 unless said otherwise; strides count elements.
 #pragma once
 
@@ -31,14 +31,14 @@ enum class Place {
 };
 
 struct MemoryInfo {
-  uint64_t n_bytes_total = 0;  // of the machine
-  uint64_t n_bytes_free = 0;   // that can be taken, within the limit that the user set
+  uint64_t n_bytes_total = 0;  // the machine's
+  uint64_t n_bytes_free = 0;   // that can still be taken within the user's limit
   uint64_t n_bytes_used = 0;   // taken by this backend
 };
 
-// What a step's tokens are: a prompt's, or the newest of their sequences. A token's bits follow from its own
-// sequence and its role alone: neither from the other tokens of the step nor from their number, nor from how
-// a prompt is cut into steps, where rows lie or how much memory there is.
+// A step's tokens belong to a prompt, or are the newest tokens of their sequences. A token's bits depend on
+// its own sequence and its role alone: not on the other tokens of the step or their number, on how a prompt
+// is cut into steps, on where rows lie or on how much memory there is.
 enum class Role {
   prefill,  // any number of tokens of each sequence
   decode,   // one token of each sequence
@@ -55,21 +55,21 @@ struct StepTokens {
   Role role = Role::prefill;
 };
 
-// One layer of the cache, and where each sequence's pages lie in it. A step reads rows from its sequences'
-// slots: slot n of a sequence is row n % kPageTokens of its page n / kPageTokens. Without a top-k buffer a
-// sequence is resident: the row of position p lies in its slot p.
+// One layer of the cache, with each sequence's pages. A step reads rows from its sequences' slots: slot n of
+// a sequence is row n % kPageTokens of the sequence's page n / kPageTokens. Without a top-k buffer a sequence
+// is resident: the row of position p lies in its slot p.
 struct CacheView {
   CacheLayout layout;
   uint8_t* rows = nullptr;  // host pool of this layer: [n_pages, kPageTokens, row_bytes]
-  // Device, in pages of the same size: the pool of slots, a window that the rows were streamed into, or on a
-  // backend that works in host memory perhaps `rows` itself.
+  // Device, in pages of the same size: the slot pool, a window that the rows were streamed into, or, on a
+  // backend that works in host memory, perhaps `rows` itself.
   uint8_t* slots = nullptr;
   uint8_t* key_pages = nullptr;           // device: [n_pages, key_page_bytes]
   const int32_t* row_pages = nullptr;     // [n_seqs, max_pages] page of `rows`
   const int32_t* slot_pages = nullptr;    // [n_seqs, max_pages] page of `slots`
   const int32_t* key_page_ids = nullptr;  // [n_seqs, max_pages] page of key_pages
   int64_t max_pages = 0;
-  // [n_seqs] the LRU of each sequence's slots, with none of a resident one; null: all are resident.
+  // [n_seqs] the LRU of each sequence's slots; n_slots 0: it is resident; null: all are resident.
   const TopkBuffer* buffers = nullptr;
   int64_t most_slots = 0;  // of a buffer
 };
@@ -103,7 +103,7 @@ struct Matmul {
   float* sum = nullptr;         // [n_tokens, n_rows], or null
 };
 
-// y[t] = silu(scales[0] * W1 @ x[t]) * (scales[1] * W3 @ x[t]). An operation so that x is brought in once.
+// y[t] = silu(scales[0] * W1 @ x[t]) * (scales[1] * W3 @ x[t]). An operation so that x is read once.
 struct GatedMatmul {
   WeightMatrix w1, w3;       // [n_rows, n_cols] each
   const float* x = nullptr;  // [n_tokens, n_cols], dense
@@ -131,7 +131,7 @@ struct Add {
   int64_t n_values = 0;
 };
 
-// What a step keeps of each token, from the products with its hidden state:
+// Stores each token's row and key, computed from the products with its hidden state:
 //   qr = RMSNorm(qr)
 //   c = RMSNorm(kv[:rank]), kv[rank:] = k_pe = rope(kv[rank:]); the row (c, k_pe) goes to the host pool, its
 //   scales to the key page, and the row also to a slot: that of its position, or the one that claim_newest()
@@ -139,8 +139,8 @@ struct Add {
 //   k = rope(LayerNorm(k)); H k goes to the key page, rounded as the layout says. H is the orthonormal
 //   Hadamard matrix in Sylvester order.
 //   the products of qr; where they norm it themselves, qr stays as it was
-// Main attention turns values 2 i and 2 i + 1 together, the indexer i and i + rope_dim / 2 (model.py as
-// corrected on 2025-11-17).
+// In main attention rope rotates values 2 i and 2 i + 1 together, in the indexer i and i + rope_dim / 2
+// (model.py as corrected on 2025-11-17).
 struct StoreTokens {
   StepTokens step;
   CacheView cache;                     // its layout has rank, rope_dim and index_head_dim
@@ -156,7 +156,7 @@ struct StoreTokens {
   const float* k_norm = nullptr;   // [index_head_dim]
   const float* k_norm_bias = nullptr;
   float k_norm_eps = 0;
-  // The products of qr; those without weights are none.
+  // Products of qr; a product without weights is absent.
   Matmul to_q = {}, to_index_q = {};
 
   std::vector<Matmul> products() const {
@@ -166,9 +166,9 @@ struct StoreTokens {
   }
 };
 
-// The last rope_dim values of each head of q are turned as k_pe is; index_q = rope(index_q), as k is, and
-// H index_q is left as e4m3 with one power-of-two scale per tile of kTileValues (rule: base/numbers.h,
-// e4m3_tile_scale), or as it is.
+// Rotates the last rope_dim values of each head of q as k_pe is rotated, and index_q as k is rotated. Writes
+// H index_q as e4m3 with one power-of-two scale per tile of kTileValues (rule: base/numbers.h,
+// e4m3_tile_scale), or as f32.
 struct TurnQueries {
   StepTokens step;
   const float* frequencies = nullptr;  // [rope_dim / 2]
@@ -177,14 +177,14 @@ struct TurnQueries {
   int64_t n_heads = 0, head_dim = 0;
   float* index_q = nullptr;  // [n_tokens, n_index_heads, index_dim]; null: none
   int64_t n_index_heads = 0, index_dim = 0;
-  uint8_t* turned_fp8 = nullptr;   // as index_q; these two, or `turned`
+  uint8_t* turned_fp8 = nullptr;   // as index_q; turned_fp8 and turned_scales, or `turned`
   float* turned_scales = nullptr;  // [n_tokens, n_index_heads, tiles(index_dim)]
   float* turned = nullptr;         // as index_q
-  // Without weights: none. A product that has nothing to do with what is turned: W_UK's, of the other values.
+  // An independent product of the values that are not rotated: W_UK's. Without weights: none.
   MatmulHeads absorb = {};
 };
 
-// Rows that are copied from the host pool into a window on the device beside the work that follows.
+// Copies rows from the host pool into a window on the device, beside the work that follows.
 struct StreamRows {
   struct Copy {
     uint8_t* to = nullptr;          // device
@@ -195,7 +195,7 @@ struct StreamRows {
   int64_t n_copies = 0;
 };
 
-// scores[t, s] = sum over h of weights[t, h] * max(0, q[t, h] . key[s])  for s <= pos[t] (other places are
+// scores[t, s] = sum over h of weights[t, h] * max(0, q[t, h] . key[s])  for s <= pos[t] (other scores are
 // not written).
 struct IndexerScores {
   StepTokens step;
@@ -205,7 +205,7 @@ struct IndexerScores {
   const uint8_t* q_fp8 = nullptr;   // the same as e4m3, else null
   const float* q_scales = nullptr;  // [n_tokens, n_heads, tiles(index_head_dim)]
   const float* weights = nullptr;   // [n_tokens, n_heads], factors n_heads^-0.5 * head_dim^-0.5 included
-  float weight_scale = 1;           // a factor on every weight
+  float weight_scale = 1;           // multiplies every weight
   float* scores = nullptr;          // [n_tokens, scores_stride]
   int64_t scores_stride = 0;
 };
@@ -222,9 +222,9 @@ struct SelectTopk {
   int32_t* n_selected = nullptr;  // [n_tokens]
 };
 
-// Where each selected row is read from. Of a sequence with a buffer the LRU of context/topk_buffer decides,
-// after the claim of the token's own position, and the misses are listed for FetchLatents; every sequence has
-// then exactly one token in the step.
+// Finds where each selected row is read from. For a sequence with a buffer the LRU of context/topk_buffer
+// decides, after the token's own position has claimed its slot, and the misses are listed for FetchLatents;
+// then every sequence has exactly one token in the step.
 struct Resolve {
   StepTokens step;
   CacheView cache;
@@ -234,12 +234,12 @@ struct Resolve {
   int64_t* row_ids = nullptr;   // [n_tokens, topk] row of cache.slots
   int32_t* misses = nullptr;    // [n_tokens, topk] indices into `selected`
   int32_t* n_misses = nullptr;  // [n_tokens]
-  int64_t* tally = nullptr;     // [2] grows by the rows looked up in buffers and by those that were missing
+  int64_t* tally = nullptr;     // [2] grows by the rows looked up in buffers and by the missing rows
 };
 
-// Copies the missing rows from the host pool into their slots, after the resolve() of the same tokens and
-// beside what is asked for next: each attend() with row_ids waits for the first fetch that none has waited
-// for. Four may be on their way.
+// Copies the missing rows from the host pool into their slots, after resolve() of the same tokens and beside
+// the operations that follow. Each attend() with row_ids waits for the oldest fetch that no attend() has
+// waited for yet. At most four fetches may be pending.
 struct FetchLatents {
   StepTokens step;
   CacheView cache;
@@ -262,26 +262,26 @@ struct Attend {
   float scale = 0;
   const int32_t* selected = nullptr;    // [n_tokens, topk] (finds the scales)
   const int32_t* n_selected = nullptr;  // [n_tokens]
-  const int64_t* row_ids = nullptr;     // [n_tokens, topk]; null: rows lie in the slots of their positions
+  const int64_t* row_ids = nullptr;     // [n_tokens, topk]; null: the row of position p is in slot p
   int64_t topk = 0;
-  // [n_tokens, n_heads, kv_lora_rank]; in prefill in a form of the backend's own, for matmul_heads alone.
+  // [n_tokens, n_heads, kv_lora_rank]; in prefill in the backend's own format, for matmul_heads only.
   float* o_c = nullptr;
-  bool are_queries_older = false;  // than `selected`: they need not wait for it
+  bool are_queries_older = false;  // q_c and q_pe were ready before `selected`: no need to wait for them
 };
 
-// logits = gate x, unless they are there already; p = sigmoid(logits); s = p + bias; the best groups by the
-// sum of their two largest s; the best experts of those by s, ties to the lower index; weights p[chosen] /
-// sum * route_scale (model.py, Gate) * scales[chosen].
+// logits = gate x, if there is a gate; p = sigmoid(logits); s = p + bias; the best groups by the sum of their
+// two largest s; the best experts of these groups by s, ties to the lower index; weights p[chosen] / sum *
+// route_scale (model.py, Gate) * scales[chosen].
 struct RouteExperts {
   const float* logits = nullptr;  // [n_tokens, n_experts]: gate.y where there is a gate
   const float* bias = nullptr;    // [n_experts] or null
   int64_t n_tokens = 0, n_experts = 0, n_activated = 0, n_groups = 1, n_limited_groups = 1;
   bool normalize = true;
   float route_scale = 1;
-  int32_t* experts = nullptr;  // [n_tokens, n_activated] ascending
-  float* weights = nullptr;    // [n_tokens, n_activated]
-  Matmul gate = {};            // without weights: there are logits
-  GatedMatmul beside = {};     // without weights: none. What has nothing to do with it and may be done beside
+  int32_t* experts = nullptr;     // [n_tokens, n_activated] ascending
+  float* weights = nullptr;       // [n_tokens, n_activated]
+  Matmul gate = {};               // without weights: `logits` are given
+  GatedMatmul beside = {};        // an independent product that may run beside; without weights: none
   const float* scales = nullptr;  // [n_experts]; null: 1
 };
 
@@ -289,19 +289,19 @@ struct RouteExperts {
 struct ExpertStacks {
   WeightMatrix w1, w3;  // [n_experts, moe_inter_dim, dim]
   WeightMatrix w2;      // [n_experts, dim, moe_inter_dim]
-  // [n_experts, 2]: what each expert's W1 x and W3 x are multiplied by; null: 1. The same in host memory.
+  // [n_experts, 2]: factors of each expert's W1 x and W3 x; null: 1. host_scales: the same in host memory.
   const float *scales = nullptr, *host_scales = nullptr;
 };
 
 // y[t] = sum over chosen e of weights[t, e] * w2[e] @ (silu(w1[e] @ x[t]) * (w3[e] @ x[t])), added in
 // ascending e; w1[e] and w3[e] times their scales, if there are any.
 //
-// Experts in host memory (Backend::alloc_weights): in decode the host computes them where they lie, beside
-// what is enqueued after them, up to the `add` with this y; a fixed part of each comes through the end of
-// `window` to the device, and the two sums are added (backend/link_share.h). In a prompt those that the
-// tokens chose come through `window` to the device, in ascending order. The experts of `next`, which follow
-// in the same step or in the next one of a prompt, may be on their way as soon as there is room in the
-// window. An op without tokens computes nothing and announces its `next`.
+// Experts in host memory (Backend::alloc_weights). Decode: the host computes them in place, beside the
+// operations enqueued after this one, up to the `add` with this y; a fixed part of each expert is uploaded to
+// the end of `window` and computed by the device, and the two sums are added (backend/link_share.h). Prefill:
+// the chosen experts are uploaded through `window`, in ascending order. The upload of `next`, the experts
+// that follow in this step or in the prompt's next step, may begin as soon as the window has room. An op
+// without tokens computes nothing and only announces `next`.
 struct RunExperts : ExpertStacks {
   const float* x = nullptr;          // [n_tokens, dim]
   const int32_t* experts = nullptr;  // [n_tokens, n_activated]
@@ -310,20 +310,20 @@ struct RunExperts : ExpertStacks {
   float* y = nullptr;  // [n_tokens, dim]
   Role role = Role::prefill;
   Place place = Place::device;  // of the matrices
-  // Device memory. Of experts in host memory: the same for all ops of a device, used by nothing else, and at
-  // least expert_window_bytes() (backend/expert_window.h). Of others: scratch memory, used where it is larger
+  // Device memory. For experts in host memory: the same for all ops of a device, used by nothing else, and at
+  // least expert_window_bytes() (backend/expert_window.h). For others: scratch memory, used if it is larger
   // than the backend's own.
   uint8_t* window = nullptr;
   size_t n_window_bytes = 0;
-  size_t n_link_bytes = 0;             // of these, the same for all of a device; 0: the host computes all
-  const ExpertStacks* next = nullptr;  // in host memory too; null: nothing is known
-  // In decode, of experts in device memory: a product that follows, the shared expert's w2, with `plus` = y
-  // and a `sum`. Without weights: none. Where it is asked for here, y itself need not be written.
+  size_t n_link_bytes = 0;             // window bytes of the link, same for all ops; 0: the host computes all
+  const ExpertStacks* next = nullptr;  // in host memory too; null: not known
+  // In decode, with experts in device memory: the product that follows, the shared expert's w2, with `plus` =
+  // y and a `sum`. Without weights: none. With it, y itself need not be written.
   Matmul shared = {};
 };
 
-// Operations with their params. The memory that these lead to must be there still at a replay; its contents
-// may differ. Its backend must outlive it.
+// Recorded operations with their params. The memory that these point to must still exist at a replay; its
+// contents may differ. The backend must outlive the recording.
 class Recording {
  public:
   virtual ~Recording() = default;
@@ -332,94 +332,95 @@ class Recording {
 
 class Backend;
 
-// y on another device = x. It is written when all that `to` was given before is done; what `to` is given
-// afterwards sees it, and what is enqueued here afterwards may change x. An operation because it is the only
-// one that knows two devices.
+// y on another device = x. y is written after all work enqueued on `to` before; work enqueued on `to`
+// afterwards sees it, and work enqueued here afterwards may change x. An operation because no other knows two
+// devices.
 struct HandOver {
   const float* x = nullptr;  // [n_values] of this backend
   Backend* to = nullptr;
-  float* y = nullptr;  // [n_values] of that one
+  float* y = nullptr;  // [n_values] of `to`
   int64_t n_values = 0;
 };
 
-// Uploads of one thread, beside those of others.
+// Uploads by one thread, beside other threads' uploads.
 class UploadLane {
  public:
   virtual ~UploadLane() = default;  // waits
   virtual void upload(void* device, const void* staged, size_t n_bytes) = 0;
-  virtual void wait() = 0;  // until all of it is there
+  virtual void wait() = 0;  // until all uploads are complete
 };
 
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
-  // All that decides the bits of rows and keys besides the model: the backend, what of the machine its
-  // arithmetic depends on, and an epoch that rises whenever a change of the program changes these bits. Equal
-  // names promise equal bits.
+  // Names all that decides the bits of rows and keys besides the model: the backend, the properties of the
+  // machine that its arithmetic depends on, and an epoch that rises whenever a change of the program changes
+  // these bits. Equal strings promise equal bits.
   virtual std::string numerics() const = 0;
   // Whether Place::device is host memory too, so that nothing need be kept twice.
   virtual bool works_in_host_memory() const = 0;
-  // Whether decode has the link bring a part of each host expert (backend/link_share.h): where it adds to
-  // what the host's processors read. Follows from the machine alone.
+  // Whether in decode the device computes a part of each host expert, uploaded over the link
+  // (backend/link_share.h): true where the link adds to the bandwidth of the host's processors. Depends on
+  // the machine alone.
   virtual bool link_adds() const { return false; }
   // Whether a token's bits are the same in both roles.
   virtual bool roles_agree() const = 0;
 
   // Memory. alloc returns zeroed memory aligned to 128 bytes, or throws Error{memory} naming `what`, the
-  // bytes wanted and free.
+  // bytes wanted and the bytes free.
   virtual void* alloc(Place place, size_t n_bytes, const char* what) = 0;
   virtual void free(Place place, void* memory) = 0;
   virtual void upload(void* device, const void* host, size_t n_bytes) = 0;
   virtual void download(void* host, const void* device,
-                        size_t n_bytes) = 0;  // waits for all work, with 0 bytes too
+                        size_t n_bytes) = 0;  // waits for all work, even with 0 bytes
   virtual MemoryInfo memory_info(Place place) const = 0;
   // Memory for weights, freed with the backend; products may read past its end. Place::host: for experts that
-  // stay in host memory. Of every n_part_bytes there, an expert's matrix, each NUMA node has its part
-  // (base/numa.h); 0: it does not matter. Throws Error{memory}.
+  // stay in host memory. Each n_part_bytes there (an expert's matrix) are divided over the NUMA nodes
+  // (base/numa.h); 0: not divided. Throws Error{memory}.
   virtual uint8_t* alloc_weights(Place place, size_t n_bytes, size_t n_part_bytes) = 0;
-  // Waits until this memory of Place::host lies on the nodes that it belongs to: before it is filled. Throws
+  // Waits until this memory of Place::host lies on its NUMA nodes. Call it before filling the memory. Throws
   // Error{memory}.
   virtual void await_weights(const uint8_t*) {}
-  // So many bytes of them will be asked for in Place::device: one allocation serves them. Throws
+  // Allocates at once the bytes that later calls of alloc_weights() will take in Place::device. Throws
   // Error{memory}.
   virtual void expect_weights(size_t) {}
   // Whether Place::device has its matrices in bands (matrix.h) where their shape allows it.
   virtual bool keeps_bands() const { return false; }
-  // Rows that have arrived whole, of all matrices of a stack, are put into bands.
+  // Puts a stack's matrices, uploaded as whole rows, into bands.
   virtual void put_in_bands(const WeightMatrix&) {}
-  // Pinned host memory to upload from, to other devices too; empty when the backend works in host memory.
+  // Pinned host memory to upload from, also to other devices; empty when the backend works in host memory.
   virtual std::span<uint8_t> staging() { return {}; }
-  // Of a backend that is apart from host memory.
+  // Null when the backend works in host memory.
   virtual std::unique_ptr<UploadLane> upload_lane() { return nullptr; }
 
-  // Asked while an operation computes on the host: true ends the operation with Interrupted, and what the
-  // step has written makes no sense. Null: it is not asked. Must outlive the operations that follow.
+  // Called while an operation computes on the host: true ends the operation with Interrupted, and the step's
+  // results are invalid. Null: never called. Must outlive the operations that follow.
   virtual void set_interrupt(const std::function<bool()>*) {}
 
   // Records the operations that `body` enqueues, without doing them; `body` neither allocates nor waits.
-  // Null, and `body` is not called: this backend does not record.
+  // Null, without calling `body`: this backend does not record.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& body) = 0;
 
-  // For measuring: a point between operations, reached when all that was enqueued before it is done, with
-  // nothing of what follows done beside it. Not to be recorded.
+  // For measuring: a point in time after all work enqueued before it and before all work enqueued after it.
+  // Cannot be recorded.
   virtual void mark() = 0;
-  // Seconds from each mark to the next, of the marks since the last call. Waits for all work.
+  // Seconds between successive marks since the last call. Waits for all work.
   virtual std::vector<double> laps() = 0;
 
   virtual void embed(const Embed&) = 0;
   virtual void rms_norm(const RmsNorm&) = 0;
   virtual void matmul(const Matmul&) = 0;
-  // Products of the same x, in any order or together; with neither `plus` nor `sum`. The bits of one do not
-  // depend on what follows it.
+  // Products of the same x, in any order or together; without `plus` and `sum`. A product's bits do not
+  // depend on the others.
   virtual void matmuls(std::span<const Matmul> ops) {
     for (const Matmul& op : ops) matmul(op);
   }
   virtual void matmul_gated(const GatedMatmul&) = 0;
   virtual void matmul_heads(const MatmulHeads&) = 0;
   virtual void add(const Add&) = 0;
-  // What is enqueued from now on waits for the copies of the call before; these begin when all that was
-  // enqueued up to now is done. So two windows take turns: one fills while the other is read.
+  // Work enqueued from now on waits for the previous call's copies; this call's copies begin when all work
+  // enqueued before the call is done. So two windows take turns: one fills while the other is read.
   virtual void stream_rows(const StreamRows&) = 0;
   virtual void store_tokens(const StoreTokens&) = 0;
   virtual void turn_queries(const TurnQueries&) = 0;
@@ -431,7 +432,7 @@ class Backend {
   virtual void route_experts(const RouteExperts&) = 0;
   virtual void run_experts(const RunExperts&) = 0;
   virtual void sample(const Sample&) = 0;
-  // By way of the host, which waits for it; a backend that can reach the other's memory does better.
+  // By way of the host, which waits; a backend that can reach the other's memory overrides this.
   virtual void hand_over(const HandOver& op) {
     std::vector<float> values(static_cast<size_t>(op.n_values));
     download(values.data(), op.x, values.size() * sizeof(float));
@@ -439,7 +440,7 @@ class Backend {
   }
 };
 
-// Memory of a backend that frees itself; move-only.
+// Owns memory of a backend; move-only.
 template <typename T>
 class Buffer {
  public:

@@ -1,5 +1,4 @@
-// The byte layout of what is remembered about a token in one layer: the latent row, its scales, and the index
-// key.
+// The byte layout of a token's cache entry in one layer: the latent row, its scales, and the index key.
 //
 //   kv type  latent row (host pool, buffer slots)        entry of a page of keys (device)
 //   fp8      c: kv_lora_rank e4m3 | k_pe: rope_dim bf16  c scales: n_tiles ue8m0 | key: e4m3 | key scale: f32
@@ -7,8 +6,9 @@
 //   f32      c: kv_lora_rank f32  | k_pe: rope_dim f32   key: f32
 //
 // A key page holds three arrays one after the other: [64, n_tiles] | [64, key_bytes] | [64, key_scale_bytes].
-// With V3.2's sizes an fp8 row is 640 bytes, five whole 128-byte lines (a row that is not whole lines loses a
-// quarter of the link), and a token's key entry 136 bytes. The scales are four bytes and stay on the device.
+// With V3.2's sizes an fp8 row is 640 bytes, five whole 128-byte lines (rows that are not whole lines lose a
+// quarter of the link's speed), and a token's key entry 136 bytes. The scales are four bytes and stay on the
+// device.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace dsv32 {
 
-enum class KvType { fp8, bf16, f32 };  // f32: nothing is rounded, for comparison with other implementations
+enum class KvType { fp8, bf16, f32 };  // f32: unrounded, for comparison with other implementations
 
 constexpr int64_t kPageTokens = 64;   // tokens in a page; page p means the same tokens in every layer
 constexpr int64_t kTileValues = 128;  // values that share one e4m3 scale
@@ -24,7 +24,7 @@ constexpr int64_t kTileValues = 128;  // values that share one e4m3 scale
 struct CacheLayout {
   KvType kv_type = KvType::fp8;
   int64_t kv_lora_rank = 0, qk_rope_head_dim = 0;
-  int64_t index_head_dim = 0;  // 0: a dense model, no keys
+  int64_t index_head_dim = 0;  // 0: a model without indexer and keys
 
   static constexpr int64_t tiles(int64_t n_values) { return (n_values + kTileValues - 1) / kTileValues; }
 

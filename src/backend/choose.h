@@ -1,8 +1,8 @@
-// Which kernels a GPU runs: the one place that chooses, by role, format, tokens, shape and device.
+// Chooses the kernels that a GPU runs, by role, format, tokens, shape and device. No other file chooses.
 //
-// Every function is pure. cuda/ asks it before a launch, and tests/test_choose.cpp holds its answers as a
-// table. How a sum is cut is no choice of speed: it decides bits and stands beside the kernels. What is
-// chosen here never changes a bit within a role.
+// Every function is pure. cuda/ calls them before a launch; tests/test_choose.cpp has their results as a
+// table. Choices here never change a bit within a role. How a sum is cut does change bits; it is decided
+// beside the kernels.
 #pragma once
 
 #include <algorithm>
@@ -21,24 +21,24 @@ constexpr bool has_codes(TensorType type) {
 
 // ---- products of decode, bound by reading the weights ----
 
-// Each is a file cuda/decode_NAME; those of floats are in cuda/float_rows.cuh.
+// Each has a file cuda/decode_NAME; the float kernels are in cuda/float_rows.cuh.
 enum class DecodeKernel {
-  float_rows,   // F32, few tokens, one after the other
+  float_rows,   // F32, few tokens, one at a time
   float_tiles,  // F32
   rows,         // a warp reads rows for up to 8 tokens, 16 of F16 and BF16
   columns,      // up to 16 tokens of a matrix, or uses of an expert, share its weights
-  wide,         // up to 80 tokens share the weights; Hopper's
+  wide,         // up to 80 tokens share the weights; only on Hopper
 };
 
 struct DecodeChoice {
   DecodeKernel kernel;
   int n_together;  // tokens that share one reading of the weights
-  int width;       // that the kernel has room for: n_together rounded up
+  int width;       // tokens that the kernel has room for: n_together rounded up
 };
 
 constexpr int kRowsTokens = 8, kColumnsTokens = 16;
 
-// The widths of decode_wide.cu: the formats that most files have get all of them.
+// The widths of decode_wide.cu. Formats that most files use get all of them, others only 32 and 64.
 constexpr bool has_all_widths(TensorType type) {
   using enum TensorType;
   return type == q8_0 || (type >= q2_k && type <= q6_k) || type == iq4_nl || type == iq4_xs;
@@ -49,13 +49,13 @@ constexpr int wide_width(TensorType type, int n_together) {
   return 0;
 }
 
-// n_tokens in equal shares of at most n_most.
+// The size of equal shares of n_tokens, at most n_most each.
 constexpr int equal_share(int n_tokens, int n_most) {
   const int n_shares = (n_tokens + n_most - 1) / n_most;
   return (n_tokens + n_shares - 1) / n_shares;
 }
 
-// Of 1 or more tokens. n_uses: where uses of experts are sorted into runs, the most uses of a run; else 0.
+// For 1 or more tokens. n_uses: the most uses of a run, if uses of experts are sorted into runs; else 0.
 constexpr DecodeChoice choose_decode(TensorType type, int n_tokens, int n_uses, KernelFamily family) {
   if (type == TensorType::f32)
     return n_tokens <= 8 ? DecodeChoice{DecodeKernel::float_rows, 1, 1}
@@ -73,10 +73,10 @@ constexpr DecodeChoice choose_decode(TensorType type, int n_tokens, int n_uses, 
   return {DecodeKernel::columns, n_together, (n_together + 7) / 8 * 8};
 }
 
-constexpr int64_t kMostSorted = 4096;  // experts by which uses can be sorted
+constexpr int64_t kMostSorted = 4096;  // the most experts by which uses can be sorted
 
-// The most uses of an expert that share its weights in decode; 0: each use reads them by itself, since hardly
-// two of so few tokens choose the same expert.
+// The most uses of an expert that share its weights in decode; 0: each use reads them separately, since so
+// few tokens rarely choose the same expert.
 constexpr int choose_run(int64_t n_tokens, int64_t n_experts, bool have_codes) {
   if (n_tokens <= 4 || n_experts > kMostSorted || !have_codes) return 0;
   return static_cast<int>(std::min<int64_t>(n_tokens, kColumnsTokens));
@@ -84,14 +84,13 @@ constexpr int choose_run(int64_t n_tokens, int64_t n_experts, bool have_codes) {
 
 // ---- products of prompts, bound by the tensor cores ----
 
-// Whether all rows become fp16 in scratch memory before the product, instead of on their way into its tiles:
-// where tiles would do so more than twice, and for matrices of few rows, which have few tiles.
+// Whether all rows are converted to fp16 in scratch memory before the product, instead of when its tiles load
+// them: if tiles would convert each row more than twice, and for matrices of few rows, which have few tiles.
 constexpr bool expands_rows(int64_t n_rows, int64_t n_mats, int64_t n_tokens) {
   return n_tokens > 256 || (n_mats == 1 && n_rows <= 2048);
 }
 
-// Whether cuBLASLt may make a product of fp16: with fewer tokens it gains little, and its loading takes a
-// moment.
+// Whether cuBLASLt may compute a product of fp16: fewer tokens gain little, and loading it takes time.
 constexpr bool uses_library(int64_t n_tokens, KernelFamily family) {
   return n_tokens >= 512 && family == KernelFamily::hopper;
 }
@@ -99,20 +98,20 @@ constexpr bool uses_library(int64_t n_tokens, KernelFamily family) {
 // Whether tiles have 256 uses of an expert instead of 128.
 constexpr bool has_double_tiles(int64_t n_uses, int64_t n_experts) { return n_uses >= 160 * n_experts; }
 
-// Whether so many uses choose every expert as a rule: experts in host memory are sent without asking which.
+// Whether so many uses usually choose every expert: then all experts in host memory are uploaded.
 constexpr bool chooses_all_experts(int64_t n_uses, int64_t n_experts) { return n_uses >= 2 * n_experts; }
 
 // ---- attention ----
 
 enum class AttentionKernel {
-  plain,          // any sizes and rows of f32
+  plain,          // any sizes, and f32 rows
   generic,        // mla.cu: mma.sync
   hopper_prompt,  // mla_hopper.cu
   hopper_decode,  // mla_decode.cu
 };
 
-// has_fast_shape: latents of 512 + 64 in fp8 or bf16, aligned. In decode few heads have blocks for all
-// multiprocessors in the generic kernel alone.
+// has_fast_shape: latents of 512 + 64 in fp8 or bf16, aligned. In decode with few heads only the generic
+// kernel has enough blocks for all multiprocessors.
 constexpr AttentionKernel choose_attention(bool is_decode, int64_t n_heads, bool has_fast_shape,
                                            KernelFamily family) {
   if (!has_fast_shape) return AttentionKernel::plain;
@@ -120,13 +119,13 @@ constexpr AttentionKernel choose_attention(bool is_decode, int64_t n_heads, bool
   return is_decode ? AttentionKernel::hopper_decode : AttentionKernel::hopper_prompt;
 }
 
-// Whether so few tokens of decode go to mla_few.cu, whose blocks of 32 heads and 32 columns each have a
-// multiprocessor and hold all of a token's rows.
+// Whether decode of so few tokens uses mla_few.cu: each of its blocks of 32 heads and 32 columns needs its
+// own multiprocessor and holds all rows of a token.
 constexpr bool attends_few(int64_t n_tokens, int64_t n_heads, int64_t n_rows, int n_sms) {
   return n_rows <= 2048 && n_tokens * ((n_heads + 31) / 32) * 16 <= n_sms;
 }
 
-// Whether the rows of a prompt's step become fp16 ahead: each is chosen by several tokens as a rule.
+// Whether prefill converts all rows to fp16 in advance: when several tokens usually select each row.
 constexpr bool pays_to_widen(int64_t n_rows, int64_t n_tokens) { return n_rows <= 256 * n_tokens; }
 
 enum class ScoreKernel { plain, generic, hopper };
@@ -137,16 +136,16 @@ constexpr ScoreKernel choose_scores(int64_t n_heads, bool has_fast_shape, Kernel
   return n_heads <= 64 && family == KernelFamily::hopper ? ScoreKernel::hopper : ScoreKernel::generic;
 }
 
-// Threads of a block of the top-k of long rows; of very long ones, whose samples must be large, as many as of
-// short ones.
+// Threads of a top-k block. Long rows take fewer, but very long ones as many as short ones, as they need
+// large samples.
 constexpr int topk_threads(bool is_long, int64_t n_visible) {
   return is_long && n_visible <= int64_t{1} << 18 ? 512 : 1024;
 }
 
-// Of so few tokens resolve() may bring the missing rows too: nothing need be left to do beside the fetch.
+// With so few tokens resolve() may fetch the missing rows itself: no other work is kept to overlap it.
 constexpr int64_t kFewFetchTokens = 4;
 
-// Parts of a decode step whose missing rows are fetched while the part before is attended to.
+// Into how many parts a decode step is cut: a part's missing rows are fetched while the part before attends.
 constexpr int64_t fetch_parts(int64_t n_tokens) { return std::clamp<int64_t>(n_tokens / 24, 1, 2); }
 
 }  // namespace dsv32

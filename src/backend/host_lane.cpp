@@ -13,9 +13,10 @@
 namespace dsv32 {
 namespace {
 
-constexpr uint32_t kTokenBits = 16;  // of a request; the job is above them
+constexpr uint32_t kTokenBits = 16;  // a request's low bits: its tokens; the job is above them
 constexpr size_t kMailAlignment = 128;
-// Between two looks, while others may have the mutex: shorter than a word takes over the link.
+// Pauses between two looks at the mailboxes, when others may take the mutex: shorter than a word's way over
+// the link.
 constexpr int kPauses = 8;
 
 int lane_threads(int n_threads, int n_devices) {
@@ -33,7 +34,7 @@ uint64_t load(uint64_t& word) { return std::atomic_ref(word).load(std::memory_or
 
 HostLane::HostLane(int n_threads, int n_devices)
     : workers_(lane_threads(n_threads, n_devices), NumaNodes::of_machine()) {
-  // The lane waits for its thread, and nothing there hangs.
+  // The destructor waits for this thread; nothing in it can hang.
   if (!start_thread(thread_, [this] { run(); }))
     fail(ErrorKind::memory, "the system gives no thread for the experts in host memory",
          "the number of threads may be limited (ulimit -u)");
@@ -64,7 +65,7 @@ void HostLane::run() {
   }
 }
 
-// In turn, so that no device keeps the others waiting.
+// Takes the mailboxes in turn, so that no device keeps the others waiting.
 Mailbox* HostLane::find_posted() {
   for (size_t i = 0; i < boxes_.size(); ++i) {
     const size_t at = (turn_ + i) % boxes_.size();
@@ -75,7 +76,7 @@ Mailbox* HostLane::find_posted() {
   return nullptr;
 }
 
-// A post that cannot be computed is answered too: its device waits for that.
+// Answers a post even if it cannot be computed, because its device waits for the answer.
 void HostLane::serve(Mailbox& box, std::unique_lock<std::mutex>& lock) {
   const uint64_t post = load(box.words().posted);
   const auto request = static_cast<uint32_t>(post);
@@ -98,7 +99,7 @@ void HostLane::serve(Mailbox& box, std::unique_lock<std::mutex>& lock) {
   changed_.notify_all();
 }
 
-// Ids come from a device, so they are looked at before they become addresses.
+// Expert ids come from a device, so they are checked before they are used as indices.
 void HostLane::compute(const Mailbox& box, RunExperts op) {
   if (!op.w1.data || op.n_tokens > box.most_tokens(op))
     fail(ErrorKind::internal, "a device posts what nobody announced");
@@ -151,7 +152,7 @@ Mail Mailbox::place(const RunExperts& op) const {
   return mail;
 }
 
-// A job stays: there are as many as layers.
+// Jobs are never removed: there is one for each layer.
 uint32_t Mailbox::request(const RunExperts& op) {
   const std::lock_guard lock(lane_->mutex_);
   auto job = std::ranges::find_if(jobs_, [&](const RunExperts& known) { return is_same_job(known, op); });

@@ -1,10 +1,11 @@
-// Experts that devices leave to the host: a thread that waits for their posts, computes, and answers.
+// Experts that the host computes for devices: a thread (the lane) waits for their posts, computes, and
+// answers.
 //
-// A device in recorded work cannot call the host. It writes the tokens of a step into its mailbox, memory
-// that both sides see, then one word, and goes on; the lane sees the word, computes with all threads and
-// answers by a word, for which the device waits when it needs the sums. The matrices of a layer are
-// registered once and named by a number in the post. A device has one post under way at a time. The lane
-// looks at the mailboxes only while posts are expected, and sleeps otherwise.
+// A device in recorded work cannot call the host. So it writes a step's tokens into its mailbox, memory that
+// both sides see, then one word, and goes on. The lane sees the word, computes with all threads, writes the
+// sums and then a word, for which the device waits when it needs the sums. A layer's matrices are registered
+// once (a job) and named by a number in the post. A device has one post under way at a time. The lane polls
+// the mailboxes only while posts are expected, and sleeps otherwise.
 #pragma once
 
 #include <condition_variable>
@@ -24,8 +25,8 @@ class Mailbox;
 
 class HostLane {
  public:
-  // n_threads: that compute, the lane's own among them; 0: all cores but one for each of the n_devices, whose
-  // driver is waited for there. Throws Error{memory} when the system gives no thread.
+  // n_threads: threads that compute, the lane's own included; 0: all cores except one for each of the
+  // n_devices, on which a thread waits for the driver. Throws Error{memory} when the system gives no thread.
   HostLane(int n_threads, int n_devices);
   ~HostLane();
   HostLane(const HostLane&) = delete;
@@ -40,12 +41,12 @@ class HostLane {
 
   WorkerPool workers_;
   std::vector<float> scratch_;
-  std::mutex mutex_;  // of all that follows, and of what the mailboxes hold besides their memory
+  std::mutex mutex_;  // guards the following members, and the mailboxes' members but not their memory
   std::condition_variable changed_;
   std::vector<Mailbox*> boxes_;
-  size_t turn_ = 0;                   // the box that is looked at first
+  size_t turn_ = 0;                   // the box to look at first
   const Mailbox* serving_ = nullptr;  // the box whose post is being computed
-  int64_t n_expected_ = 0;            // posts, of all boxes
+  int64_t n_expected_ = 0;            // expected posts of all boxes
   bool is_ending_ = false;
   std::thread thread_;
 };
@@ -54,13 +55,13 @@ class HostLane {
 constexpr size_t kMailboxBytes = size_t{32} << 20;
 constexpr int64_t kMostPostTokens = 512;
 
-// At the beginning of a mailbox's memory, each written by one side.
+// The beginning of a mailbox's memory; each word is written by one side.
 struct MailWords {
-  alignas(128) uint64_t posted = 0;    // sequence number << 32 | request: by the device, after all the rest
+  alignas(128) uint64_t posted = 0;    // sequence number << 32 | request: by the device, after its data
   alignas(128) uint64_t answered = 0;  // the sequence number: by the lane, after the sums
 };
 
-// Where a post lies in a mailbox's memory.
+// Where a post's data lie in a mailbox's memory.
 struct Mail {
   float* x = nullptr;          // [n_tokens, dim]
   float* y = nullptr;          // [n_tokens, dim], by the lane
@@ -68,23 +69,23 @@ struct Mail {
   int32_t* experts = nullptr;  // [n_tokens, n_activated]
 };
 
-// One device's.
+// One device's mailbox.
 class Mailbox {
  public:
-  // memory: kMailboxBytes, zeroed, of the host, which the device reads and writes; nobody else's as long as
-  // this lives.
+  // memory: kMailboxBytes of zeroed host memory that the device can read and write, used only by this mailbox
+  // while it exists.
   Mailbox(std::shared_ptr<HostLane> lane, uint8_t* memory);
-  ~Mailbox();  // when the post that is being computed is answered; those that were expected come no more
+  ~Mailbox();  // waits until the post being computed is answered; expects no further posts
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
 
   MailWords& words() const { return *reinterpret_cast<MailWords*>(memory_); }
-  // How many tokens can be posted at once, by the widths of `op`. Throws Error{internal} when it is none.
+  // The most tokens of a post with the widths of `op`. Throws Error{internal} when not even one fits.
   int64_t most_tokens(const RunExperts& op) const;
   Mail place(const RunExperts& op) const;
-  // What a post of op.n_tokens tokens for these matrices says. Valid as long as the mailbox.
+  // The request word of a post of op.n_tokens tokens for these matrices. Valid as long as the mailbox exists.
   uint32_t request(const RunExperts& op);
-  // So many posts will come, or have come already: the lane is awake until it has answered them.
+  // Announces posts that will come or have come already: the lane stays awake until it has answered them.
   void expect(int64_t n_posts);
   // Throws Error{device} when a post since the last call was answered without being computed.
   void check();
@@ -95,7 +96,7 @@ class Mailbox {
 
   const std::shared_ptr<HostLane> lane_;
   uint8_t* const memory_;
-  std::vector<RunExperts> jobs_;  // without tokens
+  std::vector<RunExperts> jobs_;  // jobs by number; their tokens come with a post
   int64_t n_expected_ = 0;
   std::exception_ptr error_;
 };

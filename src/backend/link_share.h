@@ -1,13 +1,13 @@
-// The link's share of experts in host memory: what a device brings over and computes itself in decode, beside
-// the host, which computes the rest.
+// The link's share of experts in host memory: the part that a device uploads and computes itself in decode,
+// while the host computes the rest.
 //
-// An expert is divided by its hidden width: the last columns of w2 are the link's, and the rows of w1 and w3
-// that make them. So each side has a narrower expert, and the two sums are added. How many columns follows
-// from the matrices and from Backend::link_adds alone, and so do the bits.
+// An expert is divided by its hidden width: the link's part is the last columns of w2 and the rows of w1 and
+// w3 that make the same hidden values. So each side has a narrower expert, and the two sums are added. The
+// number of columns, and so the bits, depend only on the matrices and Backend::link_adds.
 //
-// The experts that a step's tokens chose come in rounds, ascending, to the end of the window
-// (RunExperts::n_link_bytes); each comes once, however many tokens chose it. A token's sum runs over its
-// experts in ascending order, whatever round they come in.
+// The chosen experts are uploaded in rounds, ascending, to the end of the window (RunExperts::n_link_bytes);
+// each is uploaded once, however many tokens chose it. A token's sum runs over its experts in ascending
+// order, in whatever rounds they come.
 #pragma once
 
 #include "backend/expert_window.h"
@@ -15,14 +15,14 @@
 
 namespace dsv32 {
 
-// Whole blocks of every type.
+// A multiple of every format's block.
 constexpr int64_t kShareUnit = 256;
 
-// Experts of a round: what a round costs beside its bytes is little then.
+// Experts of a round: enough that a round's fixed cost is small.
 constexpr int64_t kLinkExperts = 32;
 
-// Columns of the hidden width with which the later of the two is done first, the link at 51 GB/s and the host
-// at some 130; none where the host alone is.
+// The hidden columns of the link that make the slower side finish earliest, with the link at 51 GB/s and the
+// host at some 130; 0 if the host alone is fastest.
 constexpr int64_t link_share(int64_t inter_dim) {
   constexpr int64_t kLink = 51, kHost = 130;
   if (inter_dim % kShareUnit != 0) return 0;
@@ -34,20 +34,20 @@ constexpr int64_t link_share(int64_t inter_dim) {
   return best * kShareUnit;
 }
 
-// None of weights without codes, which are few.
+// 0 for weights without codes, which are rare.
 inline int64_t link_share(const ExpertStacks& stacks) {
   for (const WeightMatrix* w : {&stacks.w1, &stacks.w3, &stacks.w2})
     if (traits(w->type).block_values == 1) return 0;
   return link_share(stacks.w1.n_rows);
 }
 
-// The host's part of experts whose last n_share hidden columns are the link's, where they lie.
+// A view of the host's part of experts whose last n_share hidden columns are the link's.
 inline ExpertStacks host_part(ExpertStacks stacks, int64_t n_share) {
   stacks.w1.n_rows -= n_share, stacks.w3.n_rows -= n_share, stacks.w2.n_cols -= n_share;
   return stacks;
 }
 
-// The link's part, where it lies in host memory.
+// A view of the link's part in host memory.
 inline ExpertStacks link_part(ExpertStacks stacks, int64_t n_share) {
   for (WeightMatrix* w : {&stacks.w1, &stacks.w3})
     w->data = w->row(0, w->n_rows - n_share), w->n_rows = n_share;
@@ -56,14 +56,15 @@ inline ExpertStacks link_part(ExpertStacks stacks, int64_t n_share) {
   return stacks;
 }
 
-// Of one expert's link part.
+// The bytes of one expert's link part.
 inline uint64_t link_bytes(const ExpertStacks& stacks) {
   const int64_t n_share = link_share(stacks);
   return static_cast<uint64_t>(n_share) * (stacks.w1.row_bytes + stacks.w3.row_bytes) +
          static_cast<uint64_t>(stacks.w2.n_rows) * row_bytes(stacks.w2.type, n_share);
 }
 
-// A round's experts, at most kLinkExperts of them: `part` as it lies at `at`, aligned to kRingAlignment.
+// A view of a round's experts, at most kLinkExperts: the link's `part`, packed at `at`, aligned to
+// kRingAlignment.
 inline ExpertStacks in_link_window(ExpertStacks part, const uint8_t* at) {
   for (WeightMatrix* w : {&part.w1, &part.w3, &part.w2}) {
     w->n_mats = std::min(w->n_mats, kLinkExperts);
@@ -75,7 +76,7 @@ inline ExpertStacks in_link_window(ExpertStacks part, const uint8_t* at) {
   return part;
 }
 
-// What a round of these experts takes of a window; 0: the link has no share.
+// The bytes of a window that a round of these experts takes; 0: the link has no share.
 inline uint64_t link_window_bytes(const ExpertStacks& stacks) {
   constexpr uint64_t kPast = 256;  // products may read past the end
   if (link_share(stacks) == 0) return 0;
@@ -83,7 +84,7 @@ inline uint64_t link_window_bytes(const ExpertStacks& stacks) {
   return n * link_bytes(stacks) + 3 * kRingAlignment + kPast;
 }
 
-// Where a round's experts lie in an operation's window. Throws Error{internal} when they have no room.
+// Where a round's experts lie in an operation's window. Throws Error{internal} when they do not fit.
 inline uint8_t* link_window(const RunExperts& op) {
   const uint64_t n = link_window_bytes(op);
   if (n > op.n_link_bytes || op.n_link_bytes > op.n_window_bytes)

@@ -1,5 +1,5 @@
-// What a backend has taken of one kind of memory, and may take. Every allocation is counted here first, so
-// that a limit that the user set holds exactly.
+// Counts the memory of one kind that a backend has taken and may take. Every allocation is counted before it
+// is made, so that the user's limit holds exactly.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,15 @@
 
 namespace dsv32 {
 
-// Most bytes that a backend may take; nothing: what the machine has.
+// The most bytes that a backend may take; nothing: all that the machine has.
 struct MemoryLimits {
   std::optional<uint64_t> device = {}, host = {};
 };
 
-// What is left of `from`; nothing when there is less.
+// from - n_bytes, at least 0.
 inline uint64_t less_bytes(uint64_t from, uint64_t n_bytes) { return from - std::min(from, n_bytes); }
 
-// Says which thing does not fit, by how much, and what helps.
+// Throws an error that names what does not fit, the bytes wanted and free, and what helps.
 [[noreturn]] inline void fail_memory(const char* what, uint64_t n_wanted, uint64_t n_free, const char* hint) {
   fail(ErrorKind::memory,
        format("not enough memory for %s: %s wanted, %s free", what, human_bytes(n_wanted).c_str(),
@@ -34,11 +34,12 @@ class MemoryBudget {
 
   uint64_t n_bytes_used() const { return n_used_; }
 
-  // Of the bytes that the machine has free, those within the limit.
+  // The machine's free bytes, cut to the limit.
   uint64_t n_bytes_free(uint64_t n_machine_free) const {
     return std::min(n_machine_free, less_bytes(limit_, n_used_));
   }
-  // The limit is believed where there is one: the memory of some machines grows as it is touched.
+  // If there is a limit, the rest of it whatever the machine says: some machines' memory grows as it is
+  // touched.
   uint64_t n_bytes_allowed(uint64_t n_machine_free) const {
     return limit_ == kNoLimit ? n_machine_free : less_bytes(limit_, n_used_);
   }

@@ -13,12 +13,12 @@
 namespace dsv32 {
 namespace {
 
-// Each takes whole pieces. One fills 10 GB/s with huge pages, but 1 to 3 without them, and less where a
-// virtual machine gets its memory only now.
+// Each takes whole pieces. One thread fills 10 GB/s with huge pages, 1 to 3 GB/s without, and less where a
+// virtual machine gets its memory only when touched.
 constexpr size_t kThreads = 4;
 constexpr size_t kSmallestPage = 4096, kHugePage = size_t{2} << 20;
 
-// False: the system has no memory for them.
+// False: the system has no memory for the pages.
 bool make_pages_present(uint8_t* memory, size_t n_bytes) {
   if (madvise(memory, n_bytes, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
@@ -58,7 +58,7 @@ void* PinnedMemory::alloc(size_t n_bytes, const char* what, size_t n_part_bytes)
   return memory;
 }
 
-// Where the system gives no thread, those that are there do.
+// If the system gives no further thread, the present ones suffice.
 void PinnedMemory::add_thread() {
   try {
     threads_.emplace_back([this] { work(); });
@@ -117,7 +117,8 @@ bool PinnedMemory::make_present(uint8_t* memory, const Piece& piece) const {
   return is_present;
 }
 
-// The first that is queued. The lock is not held while a piece is made ready: free() waits for that piece.
+// Makes the first queued piece ready, without holding the lock: free() waits for a piece that is being made
+// ready.
 void PinnedMemory::make_ready(std::unique_lock<std::mutex>& lock) {
   uint8_t* memory = queue_.front();
   queue_.pop_front();

@@ -1,9 +1,10 @@
 // Host memory that a device reads and writes at the link's full rate, pinned in the background.
 //
 // alloc() only reserves addresses. Threads then make piece after piece ready, in the order of the calls: they
-// make its pages present and have the driver pin it. The memory can be used meanwhile; before a device uses a
-// piece, wait(). So the pinning of a large cache hides behind the loading of weights. On a machine of several
-// NUMA nodes pages are made present from the node that they belong to. Safe to call from several threads.
+// make its pages present and have the driver pin it. The host may use the memory meanwhile; before a device
+// uses a piece, call wait(). So the pinning of a large cache hides behind the loading of weights. On a
+// machine of several NUMA nodes a thread on the page's node makes it present. Safe to call from several
+// threads.
 #pragma once
 
 #include <condition_variable>
@@ -22,9 +23,9 @@
 
 namespace dsv32 {
 
-// What a device's driver does with memory whose pages are present. Called by any thread.
+// A device driver's functions for memory whose pages are present. Called by any thread.
 struct PinningDriver {
-  std::function<bool(void* memory, size_t n_bytes)> pin;  // false: it does not
+  std::function<bool(void* memory, size_t n_bytes)> pin;  // false: pinning failed
   std::function<void(void* memory)> unpin;
 };
 
@@ -36,12 +37,14 @@ class PinnedMemory {
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
-  // Zeroed memory; null when the system has no addresses left. `what` is named when pinning fails. Of every
-  // n_part_bytes each node has its part, if nobody touches them before wait() returns; 0: no matter.
+  // Zeroed memory; null when the system has no addresses left. The error names `what` when pinning fails.
+  // Each n_part_bytes are divided over the NUMA nodes, if nothing touches them before wait() returns; 0: not
+  // divided.
   void* alloc(size_t n_bytes, const char* what, size_t n_part_bytes = 0);
-  // Returns how many bytes that were.
+  // Returns the number of bytes freed.
   size_t free(void* memory);
-  // Until the piece that holds this address is pinned; at once when it is none of ours. Throws Error{memory}.
+  // Waits until the piece with this address is pinned; returns at once for other memory. Throws
+  // Error{memory}.
   void wait(const void* inside);
 
  private:
@@ -66,8 +69,8 @@ class PinnedMemory {
   std::vector<std::thread> threads_;
 };
 
-// Makes every page present without changing a byte, whatever others write to them meanwhile: for kernels that
-// do not know MADV_POPULATE_WRITE.
+// Makes every page present without changing a byte, even while other threads write there: for Linux without
+// MADV_POPULATE_WRITE.
 void touch_pages(uint8_t* memory, size_t n_bytes);
 
 }  // namespace dsv32

@@ -1,4 +1,4 @@
-// How a token is drawn from its logits: the rule, the operation, and what comes of it.
+// How a token is drawn from its logits: the rule, the operation, and its results.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,14 @@ struct SampleRule {
   int64_t top_k = 0;      // keep the k likeliest; 0: all
   float top_p = 1;        // keep the fewest likeliest whose probabilities reach p; 1: all
   float min_p = 0;        // keep those at least min_p times as likely as the best; 0: all
-  double uniform = 0;     // of this draw, [0, 1)
+  double uniform = 0;     // random number of this draw, [0, 1)
 };
 
-// What Sample draws. With a logit that is not finite: the lowest such id, and that logit as `logprob`.
+// The result of Sample. If a logit is not finite: the lowest id with such a logit, and that logit as
+// `logprob`.
 struct SampledToken {
   int32_t id;
-  float logprob;  // natural logarithm, of the softmax at temperature 1 over all tokens; 0 when none is wanted
+  float logprob;      // natural log of the softmax at temperature 1 over all tokens; 0 if n_top is -1
   int32_t is_finite;  // 1: all logits are finite numbers
 };
 
@@ -28,19 +29,19 @@ struct TokenLogprob {
 
 constexpr int64_t kMostTopLogprobs = 20;
 
-// Likelier first, the lower id of equal logits: that order decides what a rule keeps. A kept token weighs
-// w = floor(2^40 * exp((logit - largest) / temperature)), and the first id whose sum of w over the kept ids
-// up to it exceeds uniform * (sum over all kept) is drawn. Sums of integers: no order of adding shows, and
-// devices differ by the rounding of exp alone. An operation because the logits of a step are half a megabyte
-// that need not leave the device. Not to be recorded: the rules are on the host.
+// Tokens are ordered by logit, largest first, equal logits by lower id; a rule keeps the first tokens of this
+// order. A kept token weighs w = floor(2^40 * exp((logit - largest) / temperature)), and the first id whose
+// sum of w over the kept ids up to it exceeds uniform * (sum over all kept) is drawn. Integer sums do not
+// depend on their order, so devices differ only by the rounding of exp. An operation so that a step's logits,
+// half a megabyte, need not leave the device. Cannot be recorded: the rules are on the host.
 struct Sample {
   const float* logits = nullptr;  // [n_tokens, vocab_size]
   int64_t n_tokens = 0, vocab_size = 0;
   const SampleRule* rules = nullptr;  // host, [n_tokens]
-  int64_t n_top = -1;           // -1: no log-probabilities; else as many alternatives, at most vocab_size
-                                // and kMostTopLogprobs
+  int64_t n_top = -1;  // -1: no log-probabilities; else the number of alternatives, at most vocab_size
+                       // and kMostTopLogprobs
   SampledToken* out = nullptr;  // [n_tokens]
-  TokenLogprob* top = nullptr;  // [n_tokens, n_top] the likeliest first; not written where not finite
+  TokenLogprob* top = nullptr;  // [n_tokens, n_top] the likeliest first; not written if a logit is not finite
 };
 
 }  // namespace dsv32
