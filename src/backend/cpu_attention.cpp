@@ -1,7 +1,7 @@
 // Steps 1, 4 and 5 of sparse attention on the CPU: store, resolve and fetch, attend.
 //
-// Rows are decoded to f32 once for the tokens that select them. Selected positions are ascending, and sums
-// run in that order, so that a row gives the same bits wherever it is read from.
+// A row is decoded to f32 once for all tokens of a group that select it. Sums run in ascending order of
+// positions, so the bits do not depend on where a row lies.
 #include <hwy/aligned_allocator.h>
 
 #include <algorithm>
@@ -21,13 +21,13 @@ bool has_buffer(const CacheView& cache, int64_t seq) {
   return cache.buffers && cache.buffers[seq].n_slots > 0;
 }
 
-// x [n] to e4m3, with one scale per tile: ue8m0 when Scale is uint8_t, f32 when it is float.
+// Converts x [n] to e4m3 with one scale per tile: ue8m0 if Scale is uint8_t, f32 if it is float.
 template <class Scale>
 void encode_e4m3(const float* x, int64_t n, uint8_t* values, uint8_t* scales) {
   for (int64_t begin = 0; begin < n; begin += kTileValues) {
     const int64_t end = std::min(begin + kTileValues, n);
     float amax = 0;
-    for (int64_t i = begin; i < end; ++i) amax = std::max(amax, std::fabs(x[i]));  // passes over NaN
+    for (int64_t i = begin; i < end; ++i) amax = std::max(amax, std::fabs(x[i]));  // ignores NaN
     const uint8_t bits = e4m3_tile_scale(amax);
     const float scale = ue8m0_to_f32(bits), inverse = 1.0f / scale;  // powers of two
     for (int64_t i = begin; i < end; ++i) values[i] = f32_to_e4m3(x[i] * inverse);
@@ -57,7 +57,7 @@ void encode_row(const CacheLayout& layout, const float* c, const float* k_pe, ui
   encode_bf16(k_pe, rope_dim, row + layout.latent_bytes());
 }
 
-// out [padded kv_lora_rank | padded qk_rope_head_dim] f32, zeros where it is padded
+// out [padded kv_lora_rank | padded qk_rope_head_dim] f32, padded with zeros
 void decode_row(const CacheLayout& layout, const uint8_t* row, const uint8_t* scales, float* out) {
   const int64_t rank = layout.kv_lora_rank, rope_dim = layout.qk_rope_head_dim;
   float* k_pe = out + padded(rank);
@@ -77,16 +77,16 @@ void decode_row(const CacheLayout& layout, const uint8_t* row, const uint8_t* sc
   cpu_decode_bf16(row + layout.latent_bytes(), rope_dim, k_pe);
 }
 
-// The rows that some tokens that follow one another attend to, each once.
+// The distinct rows that some consecutive tokens attend to.
 class RowGroup {
  public:
   struct Row {
-    int64_t seq, pos, number;  // of cache.slots
+    int64_t seq, pos, number;  // number: the row's in cache.slots
   };
 
   explicit RowGroup(const Attend& op) : op_(op), place_of_(static_cast<size_t>(op.step.max_pos) + 1) {}
 
-  // Begins anew with the tokens from `first` on: as many as there is room for the rows of, at least one.
+  // Refills the group with tokens from `first` on: at least one, and as many as n_most_rows allows.
   void gather(int64_t first, int64_t n_most_rows) {
     rows_.clear(), places_.clear();
     first_of_seq_ = 0, end_ = first_ = first;
@@ -103,11 +103,11 @@ class RowGroup {
   int64_t first() const { return first_; }
   int64_t n_tokens() const { return end_ - first_; }
   const std::vector<Row>& rows() const { return rows_; }
-  // [n_selected] into rows().
+  // [n_selected] indices into rows().
   const int32_t* places(int64_t token) const { return places_.data() + (token - first_) * op_.topk; }
 
  private:
-  // place_of_ may hold anything: what it says of a position counts if the row there is of that position.
+  // place_of_ may be stale: an entry is valid only if the row at that place has the same position.
   int32_t place_of(int64_t token, int64_t j) {
     const int64_t at = token * op_.topk + j, pos = op_.selected[at], seq = op_.step.seq[token];
     int32_t& place = place_of_[static_cast<size_t>(pos)];
@@ -126,7 +126,8 @@ class RowGroup {
   int64_t first_ = 0, end_ = 0, first_of_seq_ = 0;
 };
 
-// Some heads of one token, from head `first` on; decoded [group.rows(), padded rank | padded rope_dim].
+// Attention of n_heads heads of token t, from head `first` on. decoded [group.rows(), padded rank | padded
+// rope_dim].
 void attend_heads(const Attend& op, const RowGroup& group, const float* decoded, int64_t t, int64_t first,
                   int64_t n_heads) {
   const int64_t rank = op.cache.layout.kv_lora_rank, rope_dim = op.cache.layout.qk_rope_head_dim;
@@ -259,11 +260,11 @@ void CpuBackend::fetch_latents(const FetchLatents& op) {
   }
 }
 
-// Tokens are taken in groups: first their rows are decoded, each once however many tokens select it, then
-// some heads of a token work alone.
+// Takes tokens in groups: first decodes their rows, each once, then computes kHeads heads of a token at a
+// time.
 void CpuBackend::attend(const Attend& op) {
-  constexpr int64_t kMostDecoded = int64_t{1} << 22;  // values of a group's rows, unless one token has more
-  constexpr int64_t kHeads = 8;                       // that share the rows in the nearest caches
+  constexpr int64_t kMostDecoded = int64_t{1} << 22;  // values of a group's rows; one token may exceed it
+  constexpr int64_t kHeads = 8;                       // heads that share the rows in the first caches
   const CacheLayout& layout = op.cache.layout;
   const int64_t width = padded(layout.kv_lora_rank) + padded(layout.qk_rope_head_dim);
   const int64_t n_parts = (op.n_heads + kHeads - 1) / kHeads;

@@ -1,4 +1,4 @@
-// Everything between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE is compiled once per instruction set.
+// The code between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE is compiled once per instruction set.
 #include "backend/cpu_attention_kernels.h"
 
 #include <algorithm>
@@ -28,7 +28,8 @@ namespace HWY_NAMESPACE {
 
 // ---- Decoding ----
 
-// An e4m3 is an f16 of the same sign and mantissa, 2^8 times smaller; its NaN is one of no f16.
+// Shifted to an f16's sign, exponent and mantissa, an e4m3 becomes an f16 2^8 times smaller. NaN has to be
+// set.
 HWY_INLINE Floats load_e4m3(const uint8_t* from) {
 #if HWY_ARCH_X86 && HWY_TARGET >= HWY_SSE4  // no instruction for f16
   alignas(64) float values[16];
@@ -72,7 +73,7 @@ void decode_bf16(const uint8_t* in, int64_t n, float* out) {
   for (; i < n; ++i) out[i] = bf16_to_f32(load<uint16_t>(in + 2 * i));
 }
 
-// Four rounds that each bring sixteen vectors to the order of a perfect shuffle turn rows into columns.
+// Four rounds of a perfect shuffle of sixteen vectors transpose them.
 HWY_INLINE void transpose_bytes(const uint8_t* from, int64_t stride, Bytes16* out) {
   Bytes16 rows[16];
   for (int i = 0; i < 16; ++i) out[i] = load<Bytes16>(from + i * stride);
@@ -103,7 +104,7 @@ void decode_keys(const uint8_t* keys, int64_t dim, const float* scales, float* o
 
 static_assert(kKeyTile % kSumLanes == 0);
 
-// scores += those of V heads
+// scores += the scores of V heads
 template <int V>
 HWY_INLINE void add_heads(const float* keys, int64_t dim, const float* q, const float* weights,
                           hn::Vec<FloatTag> (&scores)[kSumParts]) {
@@ -136,9 +137,9 @@ void score_keys(const float* keys, int64_t dim, const float* q, const float* wei
 
 // ---- The largest scores ----
 
-constexpr int64_t kMaskKeys = 64;  // that a mask tells of
+constexpr int64_t kMaskKeys = 64;  // bits of a mask
 
-// The bits of floats become integers that sort alike, with -0 equal to 0 and NaN below everything.
+// Turns the bits of floats into integers of the same order, with -0 equal to 0 and NaN below everything.
 void rank_keys(int32_t* keys, int64_t n) {
   const hn::RebindToSigned<FloatTag> tag;
   for (int64_t i = 0; i < n; i += kPartLanes) {
@@ -150,16 +151,16 @@ void rank_keys(int32_t* keys, int64_t n) {
   }
 }
 
-// How many of the keys, a multiple of kMaskKeys, are not below `least`.
+// The number of keys >= `least`. n is a multiple of kMaskKeys.
 int64_t count_from(const int32_t* keys, int64_t n, int32_t least) {
   const hn::RebindToSigned<FloatTag> tag;
-  auto below = hn::Zero(tag);  // -1 for each
+  auto below = hn::Zero(tag);  // minus the number of keys below
   for (int64_t i = 0; i < n; i += kPartLanes)
     below = hn::Add(below, hn::VecFromMask(tag, hn::Lt(hn::LoadU(tag, keys + i), hn::Set(tag, least))));
   return n + hn::GetLane(hn::SumOfLanes(tag, below));
 }
 
-// Bit i: whether keys[i] is not below `least`.
+// Bit i: whether keys[i] >= `least`.
 uint64_t mask_from(const int32_t* keys, int32_t least) {
   const hn::RebindToSigned<FloatTag> tag;
   uint64_t below = 0;
@@ -171,8 +172,8 @@ uint64_t mask_from(const int32_t* keys, int32_t least) {
   return ~below;
 }
 
-// A key that at least k of the keys are not below, and as few others as may be: bit after bit from the top,
-// until there are no others.
+// The largest value that at least k keys reach, found bit by bit from the top; or an earlier one that exactly
+// k keys reach.
 int32_t threshold_of(const int32_t* keys, int64_t n, int64_t k) {
   const auto signed_key = [](uint32_t key) { return static_cast<int32_t>(key ^ 0x80000000u); };
   uint32_t least = 0;
@@ -203,7 +204,7 @@ void select_largest(const float* scores, int64_t n, int64_t k, int32_t* selected
 
 constexpr int64_t kBlock = kAttentionBlock;
 
-// Asks for the rows that follow, while those before them are multiplied.
+// Prefetches the next rows while the previous ones are multiplied.
 HWY_INLINE void prefetch_rows(const CpuAttention& op, int64_t first) {
   for (int64_t j = first; j < std::min<int64_t>(first + kDotRows, op.n_rows); ++j)
     prefetch_weights(reinterpret_cast<const uint8_t*>(op.rows[j]),
@@ -226,14 +227,13 @@ void score_rows(const CpuAttention& op, int64_t begin, int64_t end) {
   }
 }
 
-// What is known of a head when some blocks of rows are done: the largest score, the sum of exp(score -
-// largest).
+// A head's state after some blocks of rows: the largest score, and the sum of exp(score - largest).
 struct HeadSum {
   float largest = -INFINITY, sum = 0;
 };
 
-// weights [kBlock]: n scores, to be scaled  ->  exp(score - largest), and zeros. Returns by what all sums so
-// far are to be multiplied. A NaN stays one.
+// weights [kBlock]: n unscaled scores  ->  exp(score - largest), then zeros. Returns the factor for all sums
+// so far. NaN stays NaN.
 float exponentials(float* weights, int64_t n, float scale, HeadSum& head) {
   const FloatTag tag;
   std::fill(weights + n, weights + kBlock, -INFINITY);
@@ -265,7 +265,7 @@ void multiply(float* values, int64_t n, float factor) {
   for (int64_t i = 0; i < n; i += 16) store_floats(mul(load_floats_anywhere(values + i), by), values + i);
 }
 
-// P vectors of out[v], from value i on, += those of the rows of a block, weighted, for V heads.
+// P registers of out[h + v], from value i on, += the weighted rows of a block, for V heads.
 template <int V, int P>
 HWY_INLINE void add_values(const CpuAttention& op, int64_t begin, int64_t end, int64_t h, int64_t i) {
   const FloatTag tag;
@@ -281,7 +281,7 @@ HWY_INLINE void add_values(const CpuAttention& op, int64_t begin, int64_t end, i
   }
 }
 
-// For all heads, while these values of the rows are in the nearest cache.
+// The same for all heads, while these values of the rows are in the first-level cache.
 template <int P>
 void add_values(const CpuAttention& op, int64_t begin, int64_t end, int64_t i) {
   int64_t h = 0;
@@ -289,15 +289,15 @@ void add_values(const CpuAttention& op, int64_t begin, int64_t end, int64_t i) {
   for (; h < op.n_heads; ++h) add_values<1, P>(op, begin, end, h, i);
 }
 
-// out[h] += the rows of a block, weighted.
+// out[h] += the weighted rows of a block.
 void add_rows(const CpuAttention& op, int64_t begin, int64_t end) {
   int64_t i = 0;
   for (; i + kSumLanes <= op.rank; i += kSumLanes) add_values<kSumParts>(op, begin, end, i);
   for (; i < op.rank; i += kPartLanes) add_values<1>(op, begin, end, i);
 }
 
-// Rows pass once, in blocks that stay in the second cache from their scores to their sums; whenever a larger
-// score comes, what was summed before is brought down to it.
+// Reads rows once, in blocks that stay in the second-level cache between scores and sums. When a larger score
+// comes, the earlier sums are rescaled to it.
 void attend(const CpuAttention& op) {
   std::vector<HeadSum> heads(static_cast<size_t>(op.n_heads));
   std::fill_n(op.out, op.n_heads * op.rank, 0.0f);

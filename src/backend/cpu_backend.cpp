@@ -18,10 +18,11 @@
 namespace dsv32 {
 namespace {
 
-// An allocation carries its size in front, one line wide, so that free() can unmap it.
+// An allocation begins with its size, in one cache line, so that free() can unmap it.
 constexpr size_t kHeaderBytes = 128;
 
-// Rises when a change of these sources changes the bits of rows or keys; tests/test_row_digests.cpp tells.
+// Raise it when a change of these sources changes the bits of rows or keys; tests/test_row_digests.cpp
+// detects that.
 constexpr int kNumericsEpoch = 4;
 
 using FourFloats [[gnu::vector_size(16), gnu::aligned(4), gnu::may_alias]] = float;
@@ -39,7 +40,8 @@ template <class Value>
 
 }  // namespace
 
-// The instruction set decides the order of sums; exp, sin and cos are the C library's.
+// The bits depend on the instruction set, which decides the order of sums, and on the C library's exp, sin
+// and cos.
 std::string CpuBackend::numerics() const {
   return format("cpu/%s/glibc-%s/epoch-%d", cpu_instruction_set().c_str(), gnu_get_libc_version(),
                 kNumericsEpoch);

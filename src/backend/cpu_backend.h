@@ -1,8 +1,8 @@
-// The CPU as a Backend: every operation in its plainest form, threads over independent outputs.
+// The CPU as a Backend: every operation in its plainest form, with independent outputs divided over threads.
 //
-// It is the oracle for other backends, so it follows the formulas in spec order and adds in a fixed order:
+// It is the reference for other backends, so it follows the formulas in spec order and adds in a fixed order:
 // the bits of a token's result depend neither on the other tokens of the step nor on the number of threads.
-// Weights are used where the file is mapped. Not thread-safe: one caller at a time.
+// Weights are read from the mapped file. Not thread-safe: one caller at a time.
 #pragma once
 
 #include <chrono>
@@ -15,11 +15,11 @@
 
 namespace dsv32 {
 
-// Which two values of a head turn together. The two call sites differ on purpose: main attention interleaved,
-// indexer half-split (model.py as corrected on 2025-11-17).
+// Which two values of a head are rotated together: interleaved in main attention, half-split in the indexer
+// (model.py as corrected on 2025-11-17).
 enum class RopeLayout { interleaved, half_split };  // (2i, 2i+1) | (i, i + dim/2)
 
-// Turns pair i of each head by pos * frequencies[i], in place.
+// Rotates pair i of each head by pos * frequencies[i], in place.
 struct Rope {
   StepTokens step;
   RopeLayout layout{};
@@ -31,7 +31,7 @@ struct Rope {
 
 class CpuBackend : public Backend {
  public:
-  // n_threads: of its worker pool. Only limits.host counts: this backend's device is the host.
+  // n_threads: of the worker pool. Only limits.host is used: this backend's device is the host.
   explicit CpuBackend(int n_threads, const MemoryLimits& limits = {})
       : memory_(limits.host), workers_(n_threads) {}
 
@@ -75,7 +75,7 @@ class CpuBackend : public Backend {
   // cpu_sampling.cpp
   void sample(const Sample&) override;
 
-  // What store_tokens() and turn_queries() are made of. cpu_backend.cpp
+  // The parts of store_tokens() and turn_queries(). cpu_backend.cpp
   void rope(const Rope&);
   // x [n_rows, width] = (x - mean) * rsqrt(var + eps) * weight + bias, per row.
   void layer_norm(float* x, int64_t n_rows, int64_t width, const float* weight, const float* bias, float eps);
@@ -83,23 +83,23 @@ class CpuBackend : public Backend {
   // of two.
   void hadamard(float* x, int64_t n_rows, int64_t width);
   // cpu_attention.cpp
-  // x [n_rows, width] to e4m3 `values`, and a power of two as the scale of each tile of kTileValues (rule:
+  // Converts x [n_rows, width] to e4m3 `values` with a power-of-two scale for each tile of kTileValues (rule:
   // base/numbers.h, e4m3_tile_scale): scales [n_rows, tiles(width)].
   void quantize_fp8(const float* x, int64_t n_rows, int64_t width, uint8_t* values, float* scales);
-  // The latent row of each token goes to the host pool, its scales to the key page, and the row also to a
-  // slot: that of its position, or the one that claim_newest() gives it. c [n_tokens, kv_lora_rank] after
-  // kv_norm; k_pe [n_tokens, qk_rope_head_dim] after rope, rows k_pe_stride apart.
+  // Stores each token's row in the host pool and its scales in the key page, and copies the row to a slot:
+  // its position's, or the one from claim_newest(). c [n_tokens, kv_lora_rank] after kv_norm; k_pe [n_tokens,
+  // qk_rope_head_dim] after rope, rows k_pe_stride apart.
   void store_latents(const StepTokens& step, const CacheView& cache, const float* c, const float* k_pe,
                      int64_t k_pe_stride);
-  // The index key of each token goes to its key page, rounded as the layout says. k [n_tokens,
-  // index_head_dim] after rope and Hadamard.
+  // Stores each token's key in its key page, rounded as the layout says. k [n_tokens, index_head_dim] after
+  // rope and Hadamard.
   void store_index_keys(const StepTokens& step, const CacheView& cache, const float* k);
 
  private:
   MemoryBudget memory_;
   std::vector<Buffer<uint8_t>> weights_;
   WorkerPool workers_;
-  std::vector<float> scratch_;  // of the operation that runs; kept so that it is not allocated at every step
+  std::vector<float> scratch_;  // of the current operation; kept to save allocations
   std::vector<std::chrono::steady_clock::time_point> marks_;
 };
 

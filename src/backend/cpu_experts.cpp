@@ -1,9 +1,8 @@
 // The router and the routed experts on the CPU.
 //
-// The experts of a step are two loops over pieces of rows: one over the first two matrices of all experts,
-// one over the third. A piece is read once, for all tokens that use it; a token's sum runs over its experts
-// in ascending order. Of every matrix a NUMA node's threads have the same rows, so that these may lie in its
-// memory.
+// The experts of a step are computed in two loops over pieces of rows: one over W1 and W3 of all experts, one
+// over W2. A piece is read once for all tokens that use it; a token's sum runs over its experts in ascending
+// order. A NUMA node's threads always compute the same rows of a matrix, which may lie in the node's memory.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -16,7 +15,7 @@
 namespace dsv32 {
 namespace {
 
-// NaN must not upset the order of a sort: it ranks below every number.
+// Ranks NaN below every number, so that scores can be sorted.
 float comparable(float s) { return std::isnan(s) ? -INFINITY : s; }
 
 // The best n of `candidates` by score, ties to the lower index.
@@ -33,7 +32,7 @@ std::vector<int32_t> first_integers(int64_t n) {
   return integers;
 }
 
-// The sum of the two largest scores of each group (of the only one when a group has one expert).
+// The sum of the two largest scores of each group, or the only score.
 std::vector<float> group_scores(const std::vector<float>& scores, int64_t n_groups) {
   const auto group_size = static_cast<int64_t>(scores.size()) / n_groups;
   std::vector<float> sums(static_cast<size_t>(n_groups));
@@ -82,7 +81,7 @@ struct Use {
 };
 using Uses = std::span<const Use>;
 
-// By expert, ascending.
+// Sorted by expert, ascending.
 std::vector<Use> sorted_uses(const RunExperts& op) {
   std::vector<Use> uses;
   for (int64_t i = 0; i < op.n_tokens * op.n_activated; ++i)
@@ -131,8 +130,8 @@ class ExpertStep {
   }
 
  private:
-  static constexpr int64_t kRows = 32;   // of a piece: in the second-level cache while tokens pass by
-  static constexpr size_t kTokens = 64;  // that pass at a time
+  static constexpr int64_t kRows = 32;   // of a piece, which stays in the second-level cache for all tokens
+  static constexpr size_t kTokens = 64;  // tokens computed at a time
 
   static int64_t n_pieces(int64_t n_rows) { return (n_rows + kRows - 1) / kRows; }
   struct Rows {
@@ -146,7 +145,7 @@ class ExpertStep {
       work(uses.subspan(i, std::min(kTokens, uses.size() - i)));
   }
 
-  // token(use): prepared. y [uses.size(), rows.n], y_stride apart.
+  // token(use): prepared activations. y [uses.size(), rows.n], rows y_stride apart.
   template <class Token>
   static void multiply(const WeightMatrix& weight, Rows rows, Uses uses, const Token& token, float* y,
                        int64_t y_stride) {
@@ -189,7 +188,7 @@ class ExpertStep {
 
   const RunExperts& op_;
   const std::vector<Use> uses_;
-  const std::vector<Uses> experts_;  // of each expert that is used
+  const std::vector<Uses> experts_;  // the uses of each used expert
   float* hidden_;
   CpuActivations x1_, x3_, x2_;
 };

@@ -1,7 +1,7 @@
-// Steps 2 and 3 of sparse attention on the CPU: the indexer scores, the best positions are selected.
+// Steps 2 and 3 of sparse attention on the CPU: score positions, select the best.
 //
-// Keys are turned over in tiles, so that those of sixteen positions lie side by side: a tile is decoded once
-// for the queries of all tokens and heads.
+// Keys are transposed in tiles, so that kKeyTile positions lie side by side. A tile is decoded once for the
+// queries of all tokens and heads.
 #include <hwy/aligned_allocator.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace dsv32 {
 namespace {
 
-// The queries as f32, whichever form they come in: [n_tokens, n_heads, padded index_head_dim].
+// Decodes one query, f32 or e4m3, to f32: out [padded index_head_dim].
 void decode_query(const IndexerScores& op, int64_t query, float* out) {
   const int64_t dim = op.cache.layout.index_head_dim;
   std::fill(out + dim, out + padded(dim), 0.0f);
@@ -27,7 +27,7 @@ void decode_query(const IndexerScores& op, int64_t query, float* out) {
                     op.q_scales[query * CacheLayout::tiles(dim) + i / kTileValues], out + i);
 }
 
-// Keys that are scored side by side, from position `first` on; those from `end` on are anything.
+// kKeyTile keys, scored side by side, from position `first` on; keys from `end` on are undefined.
 class KeyTile {
  public:
   explicit KeyTile(int64_t dim)
@@ -65,7 +65,6 @@ class KeyTile {
 
 }  // namespace
 
-// Keys are taken in tiles: decoded once, each stands for the queries of all tokens and heads.
 void CpuBackend::indexer_scores(const IndexerScores& op) {
   const int64_t dim = op.cache.layout.index_head_dim, n_tokens = op.step.n_tokens, n_heads = op.n_heads,
                 n_queries = n_tokens * n_heads;

@@ -1,10 +1,10 @@
-// The products of one target (what is between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE is compiled once
-// per instruction set), and the division of a matrix over tokens, rows and threads.
+// The kernels (the code between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE, compiled once per instruction
+// set), and the division of a product over tokens, rows and threads.
 //
-// A product of a row and a token is always the same chain of operations: in each step sixteen lanes, then the
-// tree over the lanes, step after step. Dividing rows or tokens changes which products run together, never
-// what one of them does. Weights of several tokens are unpacked once, a panel of rows at a time; those of one
-// token go to its product from registers.
+// A product of a row and a token is always the same chain of operations: step after step, sixteen lanes and
+// then the tree over the lanes. Dividing rows or tokens changes which products run together, never the
+// operations of a product. For several tokens weights are unpacked once, a panel of rows at a time; for one
+// token they go from registers straight to the product.
 #include "backend/cpu_matmul.h"
 
 #include <algorithm>
@@ -31,16 +31,16 @@ namespace dsv32 {
 namespace HWY_NAMESPACE {
 
 constexpr int kRows = CpuKernels::kRows;
-static_assert(kRows == 4);  // as add_sums()
+static_assert(kRows == 4);  // add_sums() adds four
 
-// Where part p of row `row`'s columns [i, i + 16) lies in a panel: the rows of a tile side by side, one part
-// of all columns after the other, so that a tile reads on and on.
+// Where part p of row `row`'s columns [i, i + 16) lies in a panel: a tile's rows side by side, all columns of
+// part 0, then of part 1, ..., so that a tile reads contiguous memory.
 HWY_INLINE constexpr int64_t place_in_panel(int64_t row, int64_t i, int64_t p) {
   return (row / kDotRows * kParts + p) * (UnpackedPanel::kValues / kParts * kDotRows) +
          i * kDotRows / kParts + row % kDotRows * kPartLanes;
 }
 
-// F: of cpu_formats-inl.h.
+// F: a format of cpu_formats-inl.h.
 template <class F>
 struct VectorFormat {
   using Block = typename F::Block;
@@ -52,7 +52,7 @@ struct VectorFormat {
     std::memset(out + n_values, 0, static_cast<size_t>(F::kValues - n_values) * sizeof(float));
   }
 
-  // The blocks of a step that the row's end cuts short, and zeros.
+  // The blocks of a row's last, short step, padded with zeros.
   struct Padded {
     alignas(64) uint8_t bytes[kStepBytes] = {};
     const uint8_t* fill(const uint8_t* at, int n_values) {
@@ -73,8 +73,8 @@ struct VectorFormat {
     }
   }
 
-  // One step of kRows rows. All are unpacked before the first is read again: what was stored in pieces is
-  // then in the cache, and loads need not wait for the store queue.
+  // One step of kRows rows. All rows are unpacked before the first is read: by then its small stores have
+  // reached the cache, and wide loads need not wait for the store queue.
   static HWY_INLINE void step(const uint8_t* const* at, int n_values, const float* x, float* sums) {
     typename F::Unpacked unpacked[kRows];
     for (int r = 0; r < kRows; ++r) F::unpack(reinterpret_cast<const Block*>(at[r]), unpacked[r]);
@@ -113,8 +113,8 @@ struct VectorFormat {
                                           one_token,  nullptr,    unpack_step};
 };
 
-// y[t * y_stride + r] = panel[r] . x[t], n_cols columns from `first` on, and what was there before unless
-// these are the first ones.
+// y[t * y_stride + r] (+)= panel[r] . x[t], for n_cols columns from `first` on; added to y unless `first` is
+// 0.
 void multiply_panel(const UnpackedPanel& panel, int64_t first, int64_t n_cols,
                     std::span<const float* const> x, float* y, int64_t y_stride) {
   const int64_t n_padded = (n_cols + 15) / 16 * 16;
@@ -123,7 +123,7 @@ void multiply_panel(const UnpackedPanel& panel, int64_t first, int64_t n_cols,
     const int64_t n = std::min<int64_t>(kDotVectors, n_tokens - t);
     const float* tokens[kDotVectors];
     for (int64_t v = 0; v < n; ++v) tokens[v] = x[static_cast<size_t>(t + v)] + first;
-    // Where the next ones' products go: lines far apart, which none of the hardware's prefetchers foresees.
+    // The next tokens' outputs: lines far apart, which no hardware prefetcher predicts.
     for (int64_t v = t + n; v < std::min(t + n + kDotVectors, n_tokens); ++v)
       __builtin_prefetch(y + v * y_stride, 1);
     for (int64_t row = 0; row < panel.n_rows; row += kDotRows) {
@@ -145,7 +145,7 @@ void multiply_panel(const UnpackedPanel& panel, int64_t first, int64_t n_cols,
   }
 }
 
-// The first n of sixteen, and zeros.
+// The first n of sixteen lanes, then zeros.
 HWY_INLINE Floats load_some(const float* from, int64_t n) {
   alignas(64) float padded[16] = {};
   std::copy_n(from, n, padded);
@@ -206,8 +206,8 @@ HWY_EXPORT(axpy);
 
 constexpr int kRows = CpuKernels::kRows;
 constexpr int kTokens = CpuKernels::kTokens;
-constexpr int64_t kPanels = 4;          // 64 KiB in the second cache,
-constexpr size_t kTokensOfPanels = 63;  // beside as much of so many tokens, a multiple of kDotVectors
+constexpr int64_t kPanels = 4;          // 64 KiB in the second-level cache,
+constexpr size_t kTokensOfPanels = 63;  // with as much of x; a multiple of kDotVectors
 
 const CpuKernels& kernels_of(const WeightMatrix& weight) {
   assert(weight.row_bytes >= row_bytes(weight.type, weight.n_cols));
@@ -224,14 +224,14 @@ std::vector<const float*> all_tokens(const CpuActivations& x, int64_t n_tokens) 
 }
 
 // Rows that a thread takes at a time: whole panels, few enough that every thread gets several shares. The
-// first tile of a share comes without warning, so the shares of one token are long.
+// first tile of a share is not prefetched, so with one token the shares are long.
 int64_t rows_at_a_time(int64_t n_rows, int64_t n_tokens, int n_threads) {
   constexpr int64_t kPanel = UnpackedPanel::kRows;
   const int64_t most = n_tokens == 1 ? 256 : kPanels * kPanel;
   return std::clamp<int64_t>(n_rows / (4 * n_threads) / kPanel * kPanel, kPanel, most);
 }
 
-// [row_begin, row_end) of W[mat], where they lie.
+// Rows [begin, end) of W[mat].
 struct Rows {
   const WeightMatrix& weight;
   int64_t mat, begin, end;
@@ -240,8 +240,8 @@ struct Rows {
   const uint8_t* at(int64_t r) const { return weight.row(mat, std::min(begin + r, end - 1)); }
 };
 
-// In tiles of kRows and kTokens. What is missing to a full tile is computed from the last row or token and
-// dropped.
+// In tiles of kRows rows and kTokens tokens. The last row or token is repeated to fill a tile; the surplus
+// results are dropped.
 void multiply_tiles(const CpuKernels& kernels, const Rows& rows, std::span<const float* const> tokens,
                     float* y, int64_t y_stride) {
   const size_t n_row_bytes = row_bytes(rows.weight.type, rows.weight.n_cols);
@@ -262,7 +262,7 @@ void multiply_tiles(const CpuKernels& kernels, const Rows& rows, std::span<const
     }
 }
 
-// Columns [first, first + n) of the panels from `row` on; returns how many there are.
+// Columns [first, first + n) of the panels from `row` on; returns the number of panels.
 int64_t unpack(const CpuKernels& kernels, const Rows& rows, int64_t row, int64_t first, int64_t n,
                UnpackedPanel (&panels)[kPanels]) {
   const size_t offset = row_bytes(rows.weight.type, first);
@@ -275,8 +275,8 @@ int64_t unpack(const CpuKernels& kernels, const Rows& rows, int64_t row, int64_t
   return p;
 }
 
-// In panels: each is unpacked once for all tokens. Some panels stay in the second cache with some tokens, so
-// that tokens come from farther away less often.
+// In panels, each unpacked once for all tokens. kPanels panels and kTokensOfPanels tokens stay together in
+// the second-level cache, so that tokens are loaded into it less often.
 void multiply_unpacked(const CpuKernels& kernels, const Rows& rows, std::span<const float* const> tokens,
                        float* y, int64_t y_stride) {
   const int64_t n_cols = rows.weight.n_cols, n_values = kernels.step_values;

@@ -1,13 +1,13 @@
 // Products of stored weight rows with f32 activations on the CPU, straight from the GGUF blocks.
 //
 // The bits of y[t, r] depend only on row r and on x[t, :]; never on n_tokens, on the number of threads, or on
-// how rows are divided. Instruction sets add in different orders, so machines may differ in the last bits
-// (cpu_instruction_set).
+// how rows are divided. Instruction sets add in different orders, so machines with different ones may differ
+// in the last bits (cpu_instruction_set).
 //
-// Activations stay f32, except that with AVX-512 VNNI most formats (vnni_kernels_of) see x rounded to
-// integers of 23 bits under a power of two for each 256 columns, which is off by at most 2^-22 of the largest
-// |x| among these (and 2^-123). Against sum over c of |W[r, c] * x[t, c]|, errors are below 1e-6 for x of
-// ordinary spread. A row that meets an infinity or a NaN in x gives no finite number.
+// Activations stay f32, except that with AVX-512 VNNI most formats (vnni_kernels_of) round x to integers of
+// 23 bits with one power of two for each 256 columns: the error is at most 2^-22 of the largest |x| among
+// these (and 2^-123). Relative to sum over c of |W[r, c] * x[t, c]|, errors are below 1e-6 for x of ordinary
+// spread. If x[t] has an infinity or a NaN, no y[t, r] is finite.
 #pragma once
 
 #include <hwy/aligned_allocator.h>
@@ -32,14 +32,14 @@ struct CpuMatmul {
 
 struct CpuKernels;
 
-// Activations in the form that products with weights of one type and width want, for callers that divide such
-// products themselves. x [n_tokens, n_cols], rows x_stride floats apart.
+// Activations prepared for products with weights of one type and width, for callers that divide the products
+// themselves. x [n_tokens, n_cols], rows x_stride floats apart.
 class CpuActivations {
  public:
-  // Reads nothing of x yet. Throws Error{memory}.
+  // Does not read x yet. Throws Error{memory}.
   CpuActivations(const WeightMatrix& weight, const float* x, int64_t x_stride, int64_t n_tokens);
 
-  // Step i < n_steps() is some columns of one token. Any thread may prepare any step, once.
+  // Step i < n_steps() is some columns of one token. Each step must be prepared once, by any thread.
   int64_t n_steps() const { return n_token_steps_ * n_tokens_; }
   void prepare(int64_t i);
   const float* token(int64_t t) const { return floats_.get() + t * n_floats_; }
@@ -51,12 +51,13 @@ class CpuActivations {
   hwy::AlignedFreeUniquePtr<float[]> floats_;
 };
 
-// y[i * y_stride + r - row_begin] = row r of W[mat] times tokens[i], which CpuActivations prepared for a
-// matrix of this type and width; on the calling thread.
+// y[i * y_stride + r - row_begin] = row r of W[mat] times tokens[i], prepared by CpuActivations for a matrix
+// of this type and width; on the calling thread.
 void cpu_multiply_rows(const WeightMatrix& weight, int64_t mat, int64_t row_begin, int64_t row_end,
                        std::span<const float* const> tokens, float* y, int64_t y_stride);
 
-// Which of this program's kernels run on this CPU, such as "AVX3_DL+VNNI": with another name bits differ.
+// The name of the kernels that run on this CPU, such as "AVX3_DL+VNNI". Kernels of another name give other
+// bits.
 std::string cpu_instruction_set();
 
 // y[t, r] = sum over c of W[mat][r, c] * x[t, c] for rows [row_begin, row_end), on the calling thread.
@@ -65,7 +66,7 @@ void cpu_matmul_rows(const CpuMatmul& args, int64_t row_begin, int64_t row_end);
 // The same for all rows, divided over the workers.
 void cpu_matmul(const CpuMatmul& args, WorkerPool& workers);
 
-// sum over i of a[i] * b[i], f32, in the same order whatever calls it.
+// sum over i of a[i] * b[i], f32, always in the same order.
 float cpu_dot(const float* a, const float* b, int64_t n);
 
 // y[i] += scale * x[i]

@@ -1,8 +1,8 @@
 // Drawing tokens from logits on the CPU.
 //
-// What top-k and top-p keep is a beginning of the tokens in order of likelihood, so the last one kept says it
-// all: the draw then runs over the ids in ascending order and needs no list. Weights are integers (see Sample
-// in backend.h).
+// Top-k and top-p keep the first tokens in order of likelihood, so the last kept token describes the set: the
+// draw runs over the ids in ascending order and needs no list. Weights are integers (see Sample in
+// backend.h).
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -35,7 +35,7 @@ struct Row {
   }
 };
 
-// Relative to the likeliest token's.
+// Relative to the likeliest token's probability.
 float probability(float logit, float largest, float temperature) {
   return std::exp((logit - largest) / temperature);
 }

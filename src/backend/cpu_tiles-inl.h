@@ -1,8 +1,8 @@
-// Tiles of products of f32: where the CPU's time goes, for stored weights, for attention and for the indexer.
+// Tiles of f32 products, for stored weights, attention and the indexer: most of the CPU's time is spent here.
 //
-// A dot tile holds some rows times some vectors in registers, sixteen lanes each along what is summed over,
-// so that one token's product is the same chain of operations alone or among others. A sum tile holds
-// sixteen outputs of some vectors, each one chain. Included once per target, hence the toggling guard.
+// A dot tile holds the sums of some rows times some vectors in registers, sixteen lanes each along the summed
+// dimension, so that a product is the same chain of operations alone or among others. A sum tile holds
+// adjacent outputs of some vectors, one chain each. Included once per target, hence the toggling guard.
 #if defined(DSV32_CPU_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DSV32_CPU_TILES_INL_H_
 #undef DSV32_CPU_TILES_INL_H_
@@ -21,7 +21,7 @@ namespace HWY_NAMESPACE {
 // Twelve sums, three vectors and a row fill the sixteen registers of AVX2.
 constexpr int kDotRows = 4, kDotVectors = 3;
 
-// Where the compiler would rather read a value again for each of its uses.
+// Forces a value into a register; the compiler would read it again for each use.
 HWY_INLINE hn::Vec<FloatTag> load_once(const float* from) {
   auto value = hn::LoadU(FloatTag(), from);
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
@@ -30,9 +30,9 @@ HWY_INLINE hn::Vec<FloatTag> load_once(const float* from) {
   return value;
 }
 
-// sums[v * kDotRows + r] = row r . x[v], lane by lane, over n columns, a multiple of 16. row(r, i, p): where
-// part p of row r's columns [i, i + 16) lies. One part of all columns after the other: more rows then share
-// what is loaded of x.
+// sums[v * kDotRows + r] = row r . x[v], lane by lane, over n columns, a multiple of 16. row(r, i, p): the
+// address of part p of row r's columns [i, i + 16). All columns of a part before the next part: more rows
+// then share the loaded x.
 template <int V, class Row>
 HWY_INLINE void dot_lanes(const Row& row, const float* const* x, int64_t n, Eight* sums) {
   const FloatTag tag;
@@ -55,7 +55,7 @@ HWY_INLINE void dot_lanes(const Row& row, const float* const* x, int64_t n, Eigh
   }
 }
 
-// Where the sums of a tile come from and go to: those of its vectors stride floats apart.
+// Where a tile's sums are read and written; the vectors' sums are `stride` floats apart.
 struct Tile {
   const float* from;
   int64_t from_stride;
@@ -72,7 +72,7 @@ HWY_INLINE void dot_tile(const Row& row, const float* const* x, int64_t n, const
       add_sums(sums + v * kDotRows, tile.from + v * tile.from_stride, tile.to + v * tile.to_stride);
 }
 
-// As many as there are, at most kDotVectors.
+// The same for n_vectors, at most kDotVectors.
 template <class Row>
 HWY_INLINE void dot_tile(int64_t n_vectors, const Row& row, const float* const* x, int64_t n,
                          const Tile& tile) {
@@ -85,10 +85,10 @@ HWY_INLINE void dot_tile(int64_t n_vectors, const Row& row, const float* const* 
     dot_tile<1>(row, x, n, tile);
 }
 
-constexpr float kZeros[kDotRows] = {};  // from where new sums come
+constexpr float kZeros[kDotRows] = {};  // `from` of new sums
 
-// Of a sum tile: vectors of outputs, which share the factors that are spread over registers, and how many
-// sums of each. Twelve of AVX2's registers, or 24 of AVX-512's, hide the latency of additions.
+// A sum tile: kSumParts registers of outputs, which share broadcast factors, for up to kSums vectors. Twelve
+// sums in AVX2's registers, or 24 in AVX-512's, hide the latency of additions.
 constexpr int kSumParts = 3, kSums = kParts == 1 ? 8 : 4;
 constexpr int64_t kSumLanes = kSumParts * kPartLanes;
 

@@ -47,7 +47,7 @@ struct ExpertScratch {
   }
 };
 
-// Matrices of experts in the ring are aligned to this.
+// In the ring the matrices of a stack are contiguous, and each stack is aligned to this.
 constexpr uint64_t kRingAlignment = 256;
 
 // The bytes of an expert's w1, w3 and w2 in the ring.

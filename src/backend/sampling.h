@@ -41,7 +41,7 @@ struct Sample {
   int64_t n_top = -1;  // -1: no log-probabilities; else the number of alternatives, at most vocab_size
                        // and kMostTopLogprobs
   SampledToken* out = nullptr;  // [n_tokens]
-  TokenLogprob* top = nullptr;  // [n_tokens, n_top] the likeliest first; not written if a logit is not finite
+  TokenLogprob* top = nullptr;  // [n_tokens, n_top] likeliest first; unwritten if a logit is not finite
 };
 
 }  // namespace dsv32

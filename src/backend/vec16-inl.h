@@ -1,7 +1,7 @@
 // Sixteen f32 lanes on any SIMD width: one AVX-512 register, two of AVX2, or four of SSE4 and NEON.
 //
-// Formats are written once for sixteen lanes, and all widths then add in the same order. Included once per
-// target by Highway's foreach_target, hence the toggling guard.
+// Formats are written once for sixteen lanes, so all widths add in the same order. Included once per target
+// by Highway's foreach_target, hence the toggling guard.
 #if defined(DSV32_VEC16_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DSV32_VEC16_INL_H_
 #undef DSV32_VEC16_INL_H_
@@ -30,7 +30,7 @@ struct Floats {
   hn::Vec<FloatTag> part[kParts];
 };
 
-// Before a loop: it is unrolled, unless sixteen scalar parts would take the compiler a minute.
+// Unrolls the loop that follows; not with scalar parts, where that takes the compiler a minute.
 #undef DSV32_UNROLL
 #define DSV32_UNROLL HWY_UNROLL((kParts > 4 ? 1 : 4))
 
@@ -110,7 +110,7 @@ HWY_INLINE Floats add(const Floats& a, const Floats& b) {
   return out;
 }
 
-// Eight lanes: what is left of sixteen when their halves are added.
+// Eight lanes: the sum of the halves of sixteen.
 using EightTag = hn::CappedTag<float, 8>;
 constexpr int kEightParts = 8 / static_cast<int>(hn::MaxLanes(EightTag()));
 struct Eight {
@@ -128,7 +128,7 @@ HWY_INLINE Eight add_halves(const Floats& v) {
   return out;
 }
 
-// As add_halves(), of values that come part by part, in order.
+// The same as add_halves(), for parts that come one by one, in order.
 HWY_INLINE void add_part(hn::Vec<FloatTag> part, int p, Eight& halves) {
 #if HWY_MAX_BYTES >= 64
   halves = add_halves({{part}});
@@ -140,8 +140,8 @@ HWY_INLINE void add_part(hn::Vec<FloatTag> part, int p, Eight& halves) {
 #endif
 }
 
-// to[i] = from[i] + the sum of the lanes of v[i], for four of them, whose lanes are added side by side. In
-// each half, lanes 0 and 2, lanes 1 and 3, these two; then the halves.
+// to[i] = from[i] + the sum of the lanes of v[i], for four v, side by side. Order: in each half (0 + 2) + (1
+// + 3), then the halves.
 HWY_INLINE void add_sums(const Eight* v, const float* from, float* to) {
 #if HWY_TARGET == HWY_SCALAR
   const auto half = [](const Eight& e, int at) {
@@ -180,7 +180,7 @@ HWY_INLINE float sum_of_lanes(const Floats& v) {
 }
 
 HWY_INLINE float half_to_float(uint16_t half) {
-  if constexpr (HWY_TARGET >= HWY_SSE4 && HWY_ARCH_X86) return f16_to_f32(half);  // no instruction for it
+  if constexpr (HWY_TARGET >= HWY_SSE4 && HWY_ARCH_X86) return f16_to_f32(half);  // has no f16 instruction
   const hn::CappedTag<float, 1> tag;
   const hn::Rebind<hwy::float16_t, decltype(tag)> half_tag;
   const hn::Rebind<uint16_t, decltype(tag)> bits_tag;
