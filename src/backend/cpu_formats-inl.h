@@ -1,7 +1,7 @@
-// How a step of a row, 256 columns, becomes floats, for every storage format.
+// Unpacks a step of a row, 256 columns, to floats, for every storage format.
 //
-// A format has kBlocks of its Block a step; unpack(), which makes an Unpacked of them, codes as bytes
-// (quant_codes.h) and scales; and weights(), sixteen from value i on as floats.
+// A format has kBlocks of its Block in a step; unpack(), which makes an Unpacked of them: codes as bytes
+// (quant_codes.h) and scales; and weights(), sixteen values from value i on as floats.
 #if defined(DSV32_CPU_FORMATS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DSV32_CPU_FORMATS_INL_H_
 #undef DSV32_CPU_FORMATS_INL_H_
@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace dsv32 {
 namespace HWY_NAMESPACE {
 
-// Floats as they lie. B: float, hwy::float16_t or hwy::bfloat16_t.
+// Weights stored as floats. B: float, hwy::float16_t or hwy::bfloat16_t.
 template <class B>
 struct FloatFormat {
   using Block = B;
@@ -40,10 +40,10 @@ struct BlockFormat {
   using Block = B;
   static constexpr int kValues = 256, kBlocks = kValues / Block::kValues;
   static constexpr int kGroups = Block::kValues / Block::kGroupValues;
-  static constexpr bool kHasCodes = std::is_same_v<Block, BlockQ8_0>;  // as bytes, where they lie
+  static constexpr bool kHasCodes = std::is_same_v<Block, BlockQ8_0>;  // as bytes in the block
   static constexpr bool kHasOneScale = Block::kValues == 32 && requires(Block b) {
     b.d;
-  };  // read where it lies
+  };  // read from the block
   struct Unpacked {
     alignas(64) int8_t codes[kValues];
     alignas(64) float scales[16], mins[16];  // of the groups

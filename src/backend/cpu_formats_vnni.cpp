@@ -1,16 +1,16 @@
-// Products in integers, on CPUs that add 64 products of bytes at once (AVX-512 VNNI): the formats that models
-// of this size come in.
+// Integer products on CPUs that add 64 products of bytes at once (AVX-512 VNNI), for the formats that models
+// of this size use.
 //
-// A block of 256 values is four registers of weights as bytes, where floats need sixteen. The values are laid
-// out so that registers share their scales, lane by lane: integers add up over four registers, or two, before
-// they meet a float. Formats with small codes and scales (Q2_K, Q3_K) multiply these by a table lookup on the
-// way. See cpu_formats_vnni.h for the activations and the one rounding, cpu_formats_vnni_grids.h for IQ1, IQ2
-// and IQ3.
+// A block of 256 weights is four registers of bytes, where floats need sixteen. Values are ordered so that
+// registers have the same scales lane by lane: integers are summed over four registers, or two, before they
+// are scaled as floats. Formats with small codes and scales (Q2_K, Q3_K) multiply these by a table lookup.
+// See cpu_formats_vnni.h for the activations and the one rounding, cpu_formats_vnni_grids.h for IQ1, IQ2 and
+// IQ3.
 #include "backend/cpu_kernels.h"
 
-// AVX3_DL is Highway's name for AVX-512 with VNNI and what came with it (Ice Lake, Zen 4), compiled on
-// request. Its dispatch remembers what the CPU can do; hwy::SupportedTargets() asks anew, by instructions
-// that leave a virtual machine.
+// AVX3_DL is Highway's name for AVX-512 with VNNI and its companions (Ice Lake, Zen 4), compiled only on
+// request. Highway's dispatch remembers the CPU's abilities; hwy::SupportedTargets() would ask each time, by
+// instructions that trap in a virtual machine.
 #define HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu_formats_vnni.cpp"
@@ -44,18 +44,19 @@ using namespace vnni;
 struct TwoBits {
   static constexpr int first_value(int s, int lane) { return 128 * (lane / 8) + 32 * s + 4 * (lane % 8); }
 
-  // Scales of 16 groups of 16 values, one a byte, into 32-bit lanes: 4 j + s is that of lane j of register s.
+  // Spreads the scales of 16 groups of 16 values, one per byte, over 32-bit lanes: lane 4 j + s has the scale
+  // of 128-bit lane j of register s.
   DSV32_VNNI_INLINE __m512i spread_groups(__m128i groups) {
     return _mm512_cvtepu8_epi32(
         _mm_shuffle_epi8(groups, _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)));
   }
 };
 
-// scale * code is at most 45. A 128-bit lane has four tables of four bytes, one a register.
+// scale * code is at most 45. Each 128-bit lane has four tables of four bytes, one for each register.
 struct VnniQ2_K : OffsetFormat<1>, TwoBits {
   using Block = BlockQ2_K;
 
-  // Lane 4 j + s: of the group in lane j of register s.
+  // Lane 4 j + s: minus the sum of the group in 128-bit lane j of register s.
   DSV32_VNNI_INLINE void prepare_extra(const float* x, X& out) {
     for (int s = 0; s < 4; ++s)
       for (int j = 0; j < 4; ++j)
@@ -76,14 +77,14 @@ struct VnniQ2_K : OffsetFormat<1>, TwoBits {
   }
 };
 
-// (scale - 32) * (code - 4) is -124 to 128: a byte once kBias is added. A 128-bit lane has two tables of
-// eight bytes for two registers.
+// (scale - 32) * (code - 4) is -124 to 128: a byte once kBias is added. Each 128-bit lane has two tables of
+// eight bytes, for two registers.
 struct VnniQ3_K : RaisedFormat<1, 124>, TwoBits {
   using Block = BlockQ3_K;
 
   DSV32_VNNI_INLINE void unpack(const Block* at, Unpacked& out) {
-    // Four bytes of a table in one multiplication, of a scale with four small factors: the bias makes good
-    // what one byte borrows from the next.
+    // One multiplication of a scale by four small factors makes four bytes of a table; the bias undoes what
+    // one byte borrows from the next.
     constexpr uint32_t kBiases = 0x01010101u * kBias, kFactors0 = 0x01020304, kFactors4 = 0x03020100;
     const __m512i scales = spread_groups(reinterpret_cast<__m128i>(unpack_q3_k_scales(at->scales)));
     const __m512i codes_0_3 =
@@ -94,7 +95,7 @@ struct VnniQ3_K : RaisedFormat<1, 124>, TwoBits {
                          _mm512_mullo_epi32(scales, _mm512_set1_epi32(static_cast<int>(kFactors4))));
     const __m512i tables_0_1 = _mm512_unpacklo_epi32(codes_0_3, codes_4_7);
     const __m512i tables_2_3 = _mm512_unpackhi_epi32(codes_0_3, codes_4_7);
-    // Bit k of a byte of hmask belongs to value 32 k + i: bring the upper half (k + 4) level with the lower.
+    // Bit k of a byte of hmask belongs to value 32 k + i: align the upper half (k + 4) with the lower.
     const __m256i hmask = load<__m256i>(at->hmask);
     const __m512i third = join(hmask, _mm256_srli_epi32(hmask, 4));
     const __m512i codes = _mm512_loadu_si512(at->qs);
@@ -105,8 +106,8 @@ struct VnniQ3_K : RaisedFormat<1, 124>, TwoBits {
     out.scales[0] = half_everywhere(at->d);
   }
 
-  // low: codes at bits 0 and 1 of a byte; third: at bit 2; other bits arbitrary. table: 0 or 8, of the lane's
-  // two.
+  // low: codes at bits 0 and 1 of a byte; third: at bit 2; other bits arbitrary. table: 0 or 8, the place of
+  // one of the lane's two tables.
   DSV32_VNNI_INLINE __m512i look_up(__m512i tables, __m512i low, __m512i third, int table) {
     return _mm512_shuffle_epi8(tables, and_or(select(3, low, third), 7, table));
   }
@@ -119,7 +120,7 @@ struct NibbleFormat : OffsetFormat<2> {
     return 64 * (lane / 4) + 32 * (s / 2) + 16 * (s % 2) + 4 * (lane % 4);
   }
 
-  // Lane 2 g + 1: of group g, to meet the mins; even lanes are zero.
+  // Lane 2 g + 1: minus the sum of group g, for the mins; even lanes are zero.
   DSV32_VNNI_INLINE void prepare_extra(const float* x, X& out) {
     for (int g = 0; g < 8; ++g) {
       const float* group = x + 32 * g;
@@ -142,7 +143,7 @@ struct NibbleFormat : OffsetFormat<2> {
     out.scales[1] = _mm512_permutexvar_ps(_mm512_add_epi32(even, _mm512_set1_epi32(2)), out.offsets);
   }
 
-  // Of the 32-byte pieces at qs, the first halves and the second halves.
+  // The first halves and the second halves of the 32-byte pieces at qs.
   struct Halves {
     __m512i of[2];
   };
@@ -172,8 +173,8 @@ struct VnniQ5_K : NibbleFormat {
     unpack_scales(*at, out);
     const Halves codes = load_halves(at->qs);
     DSV32_UNROLL for (int i = 0; i < 2; ++i) {
-      // Bit g of a byte of qh belongs to group g, and lane j holds groups 2 j and 2 j + 1: make them bits 0
-      // and 1.
+      // Bit g of a byte of qh belongs to group g, and 128-bit lane j holds groups 2 j and 2 j + 1: shift
+      // their bits to 0 and 1.
       const __m512i lane = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
       const __m512i fifth = _mm512_srlv_epi32(lanes_of(at->qh + 16 * i), lane);
       const __m512i high = _mm512_srli_epi32(codes.of[i], 4);
@@ -196,8 +197,8 @@ struct VnniQ6_K : RaisedFormat<2, 32> {
     const __m512 scales = _mm512_mul_ps(_mm512_cvtepi32_ps(groups), half_everywhere(at->d));
     const __m512i order = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7);
     DSV32_UNROLL for (int h = 0; h < 2; ++h) {
-      // Upper bits of the low nibbles' values: at bit 0 for the lower half, at 2 for the upper; of the high
-      // nibbles': at 4 and 6.
+      // The upper bits of the low nibbles' values are at bit 0 for the lower half and at 2 for the upper;
+      // those of the high nibbles' values are at 4 and 6.
       const __m256i qh = load<__m256i>(at->qh + 32 * h);
       const __m512i upper = join(qh, _mm256_srli_epi32(qh, 2));
       const __m512i codes = _mm512_loadu_si512(at->ql + 64 * h);
@@ -217,7 +218,7 @@ struct GroupOf32Format : RaisedFormat<2, 128> {
     return 128 * (s / 2) + 32 * (lane / 4) + 16 * (s % 2) + 4 * (lane % 4);
   }
 
-  // of_groups: of 8 groups, lowest first.
+  // of_groups: the scales of 8 groups, lowest first.
   DSV32_VNNI_INLINE void spread_scales(__m256 of_groups, Unpacked& out) {
     const __m512i order = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     const __m512 scales = _mm512_castps256_ps512(of_groups);
@@ -269,7 +270,7 @@ bool gathers_fast() {
 }
 
 const CpuKernels* vnni_kernels_of(TensorType type, bool gathers) {
-  // Highway does not ask for GFNI, which all these CPUs have unless a virtual machine hides it.
+  // Highway does not check for GFNI, which all these CPUs have unless a virtual machine hides it.
   if (!HWY_DYNAMIC_DISPATCH(has_vnni)() || !__builtin_cpu_supports("gfni")) return nullptr;
   switch (type) {
     case TensorType::q2_k: return &VnniFormat<VnniQ2_K>::kKernels;

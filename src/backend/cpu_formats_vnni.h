@@ -1,11 +1,11 @@
-// What the formats of cpu_formats_vnni.cpp share: activations as integers, exact sums of products of bytes,
-// and the way along rows.
+// Shared by the formats of cpu_formats_vnni.cpp: activations as integers, exact sums of products of bytes,
+// and the loop along rows.
 //
 // Activations are integers of 23 bits in three planes of signed bytes, x = unit * (65536 a + 256 b + c), with
 // one power of two as the unit of 256 values. The only rounding is that of x to a multiple of the unit, at
 // most 2^-22 of the block's largest |x| (and 2^-123). An infinity or a NaN makes its block NaN. Weights are
-// unsigned bytes, so that an instruction adds 64 products with a plane. The sums over a block of 256 values
-// are exact whatever their order.
+// unsigned bytes, so that one instruction adds 64 products with bytes of a plane. Sums over a block of 256
+// values are exact in any order.
 //
 // For x86 only, and for functions marked DSV32_VNNI or DSV32_VNNI_INLINE only.
 #pragma once
@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// GCC's own header fills registers that it never reads with themselves.
+// GCC's header initialises registers that it never reads with themselves.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -29,12 +29,12 @@
 
 #include "backend/cpu_kernels.h"
 
-// The intrinsics of exactly these sets, whatever the rest of the program is compiled for.
+// Allows exactly these sets' intrinsics, whatever the rest of the program is compiled for.
 #define DSV32_VNNI       \
   __attribute__((target( \
       "avx2,bmi2,fma,f16c,gfni,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512bitalg")))
 #define DSV32_VNNI_INLINE DSV32_VNNI __attribute__((always_inline)) static inline
-// Before a loop of up to four rounds: it is unrolled.
+// Unrolls the loop that follows, of up to four rounds.
 #define DSV32_UNROLL HWY_UNROLL(4)
 
 namespace dsv32::vnni {
@@ -44,10 +44,10 @@ constexpr int kValues = 256;  // of a step, in every format
 // The prepared activations of a step. A format unpacks its weights into four registers of four 128-bit lanes.
 struct alignas(64) Planes {
   int8_t bytes[4][3][64];  // [register, plane a b c, byte]
-  float unit[16];          // sixteen times the same
+  float unit[16];          // the unit, sixteen times
 };
 
-// The same, and kExtra vectors of what meets the format's offsets.
+// The same with kExtra vectors for the format's offsets.
 template <int kExtra>
 struct Activations : Planes {
   union {
@@ -58,12 +58,12 @@ struct Activations : Planes {
 
 // ---- Preparing ----
 
-// The power of two in which the largest of 256 values is a number of three digits; NaN when one of them is
-// not finite.
+// A power of two: the largest |x| of 256 values divided by it fits in three digits. NaN if a value is not
+// finite.
 DSV32_VNNI_INLINE float unit_of(const float* x) {
   constexpr uint32_t kInfinity = 0x7f800000;
   constexpr uint32_t kLargestMantissa = 0x7efefe;  // of 0x7f7f7f, the largest number of three digits
-  constexpr int kSmallestExponent = 5;             // 2^-122: its inverse must be a number
+  constexpr int kSmallestExponent = 5;             // 2^-122: its inverse must be finite
   __m512i largest = _mm512_setzero_si512();
   for (int i = 0; i < kValues; i += 16)
     largest =
@@ -85,7 +85,7 @@ DSV32_VNNI_INLINE void store_digits(__m512i q, int8_t* to) {
   _mm_store_si128(reinterpret_cast<__m128i*>(to + 128), _mm512_cvtepi32_epi8(c));
 }
 
-// x [kValues]; F::first_value(s, lane): which value the four bytes of a lane of register s begin with.
+// x [kValues]; F::first_value(s, lane): the first of the four values in a lane of register s.
 template <class F>
 DSV32_VNNI_INLINE void prepare_planes(const float* x, Planes& out) {
   const float unit = unit_of(x);
@@ -105,7 +105,7 @@ DSV32_VNNI_INLINE void prepare_planes(const float* x, Planes& out) {
 
 // ---- Sums of products ----
 
-// Per 32-bit lane, for one token.
+// Sums with each plane, in 32-bit lanes, for one token.
 struct Sums {
   __m512i a, b, c;
 };
@@ -114,14 +114,14 @@ DSV32_VNNI_INLINE Sums no_sums() {
   return {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
 }
 
-// Register s of the weights times that of the activations.
+// Adds register s of the weights times register s of the activations.
 DSV32_VNNI_INLINE void add_products(__m512i weights, const Planes& x, int s, Sums& sums) {
   sums.a = _mm512_dpbusd_epi32(sums.a, weights, _mm512_load_si512(x.bytes[s][0]));
   sums.b = _mm512_dpbusd_epi32(sums.b, weights, _mm512_load_si512(x.bytes[s][1]));
   sums.c = _mm512_dpbusd_epi32(sums.c, weights, _mm512_load_si512(x.bytes[s][2]));
 }
 
-// The lower two planes together.
+// Planes b and c together.
 DSV32_VNNI_INLINE __m512i low_total(const Sums& sums) {
   return _mm512_add_epi32(_mm512_slli_epi32(sums.b, 8), sums.c);
 }
@@ -170,14 +170,14 @@ DSV32_VNNI_INLINE __m512i select(int mask, __m512i a, __m512i b) {
 
 constexpr int kRows = CpuKernels::kRows;
 
-// A block of weights: the registers of sum 0, then those of sum 1; the scales of each sum's lanes.
+// A block of weights: the registers of sum 0, then of sum 1; and the scales of each sum's lanes.
 template <int kSums>
 struct Weights {
   __m512i bytes[4];
   __m512 scales[kSums];
 };
 
-// The sixteen lanes as a tree: halves, quarters, ...
+// Adds the sixteen lanes as a tree: halves, quarters, ...
 DSV32_VNNI_INLINE float sum_of_lanes(__m512 v) {
   alignas(64) float lanes[16];
   _mm512_store_ps(lanes, v);
@@ -186,7 +186,7 @@ DSV32_VNNI_INLINE float sum_of_lanes(__m512 v) {
   return lanes[0];
 }
 
-// F: a format's layout and the making of its weights and of what its activations have besides the planes.
+// F: a format's layout, with functions that unpack its weights and prepare its activations' extra vectors.
 template <class F>
 struct VnniFormat {
   using X = typename F::X;
@@ -233,9 +233,9 @@ struct VnniFormat {
     }
   }
 
-  // One step of kRows rows. One token: two rows at a time share the activations in registers. Four tokens
-  // share a row's weights, and there are no registers for more. A format with a scale for each row has its
-  // product with the unit of x applied at the end, from memory, where a broadcast costs no instruction.
+  // One step of kRows rows. With one token, two rows at a time share the activations in registers; with four
+  // tokens, one row at a time, since there are no registers for more. If a format has one scale for each row,
+  // scale times unit of x is applied at the end, from memory, where a broadcast costs no instruction.
   template <int T>
   DSV32_VNNI_INLINE void step_of_tile(const uint8_t* const* at, const X* const* x, __m512* lanes) {
     constexpr int R = T == 1 ? 2 : 1;
@@ -285,7 +285,7 @@ struct VnniFormat {
 
 // ---- Offsets ----
 
-// Formats with an offset for each group: a lane of `offsets` for each lane of negative sums of x.
+// Formats with an offset for each group: `offsets` times the negative sums of x, lane by lane.
 template <int kNumber>
 struct OffsetFormat {
   static constexpr int kBlocks = 1, kSums = kNumber;
@@ -301,7 +301,7 @@ struct OffsetFormat {
   }
 };
 
-// Formats of signed weights, raised by kBias to be bytes: what the sums have too much comes off at the start.
+// Formats of signed weights, raised by kBias to be unsigned bytes. The sums start at minus the surplus.
 template <int kNumber, int kRaise>
 struct RaisedFormat {
   static constexpr int kBlocks = 1, kSums = kNumber, kBias = kRaise;
@@ -311,7 +311,7 @@ struct RaisedFormat {
   DSV32_VNNI_INLINE void prepare_extra(const float*, X& out) {
     for (int sum = 0; sum < kSums; ++sum) store_bias(kBias, sum, out, out.start + 2 * sum);
   }
-  // Of a sum of weights that are raised by `raise`.
+  // Stores minus the surplus of a sum whose weights are raised by `raise`.
   DSV32_VNNI_INLINE void store_bias(int raise, int sum, const Planes& x, int32_t (*to)[16]) {
     Sums bias = no_sums();
     for (int i = 0; i < 4 / kSums; ++i) add_products(bytes_of(raise), x, 4 / kSums * sum + i, bias);

@@ -1,10 +1,10 @@
-// IQ1, IQ2 and IQ3: codes are places in a table of points, of eight or four values each.
+// IQ1, IQ2 and IQ3: codes are indices into a table of points, of eight or four values each.
 //
-// A 32-bit lane holds sixteen values, in register s its values 4 s on; two lanes are a group. Whatever
-// describes a group is brought to its 64 bits once; from there a byte is the bits from some place on, one
-// instruction for eight. Points are looked up as they are stored, 16 bits of small codes: in registers or, in
-// large tables, by gathers where the CPU is quicker at these; both give the same bits. In IQ2 and IQ3 a code
-// and the sign above it name a value. For functions marked DSV32_VNNI or DSV32_VNNI_INLINE only.
+// A 32-bit lane holds sixteen values over the four registers, values 4 s to 4 s + 3 in register s; two lanes
+// are a group. All data of a group are first brought into its 64 bits; then one instruction extracts eight
+// bytes from any bits of them. Points are looked up as stored, 16 bits of small codes: in registers or, for
+// large tables, by gathers if the CPU gathers faster; both give the same bits. In IQ2 and IQ3 a code with its
+// sign above is the index of a value. For functions marked DSV32_VNNI or DSV32_VNNI_INLINE only.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@ namespace dsv32::vnni {
 
 // ---- Lanes ----
 
-// Where the eight bytes of a group's two lanes come from in its 64 bits: byte i of a lane from bit `first` +
-// i * `step` on, in the second lane `next` bits later, around the end.
+// From which bits of a group's 64 the eight bytes of its two lanes come: byte i of a lane begins at bit
+// `first` + i * `step`, in the second lane `next` bits later, modulo 64.
 constexpr int64_t places(int next, int first, int step) {
   uint64_t bits = 0;
   for (int i = 0; i < 8; ++i)
@@ -25,12 +25,12 @@ constexpr int64_t places(int next, int first, int step) {
   return static_cast<int64_t>(bits);
 }
 
-// Eight bits from each of the places.
+// Takes eight bits from each of the places.
 DSV32_VNNI_INLINE __m512i pick(__m512i groups, int64_t places) {
   return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(places), groups);
 }
 
-// Of 64 bytes: eight bytes k are of(k, 0) to of(k, 7).
+// 64 bytes: bytes 8 k to 8 k + 7 are of(k, 0) to of(k, 7).
 struct alignas(64) Bytes64 {
   uint8_t bytes[64];
   DSV32_VNNI __m512i load() const { return _mm512_load_si512(bytes); }
@@ -43,13 +43,14 @@ constexpr Bytes64 by_eights(Of of) {
   return order;
 }
 
-// Group k is byte k.
+// Makes byte k the 64 bits of group k.
 DSV32_VNNI_INLINE __m512i groups_of_bytes(const uint8_t* eight) {
   return _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(eight)));
 }
 
-// Eight signs a byte from codes of seven bits, from bit kShift of a byte on: the eighth is the parity of the
-// others. A row of the matrix tells which bits' parity an output bit is, the lowest bit in the last byte.
+// Eight signs per byte, from a code of seven bits that begins at bit kShift: the eighth is the parity of the
+// others. Each byte of the matrix names the bits whose parity is an output bit; the last byte is for the
+// lowest bit.
 template <int kShift>
 DSV32_VNNI_INLINE __m512i signs_of(__m512i codes) {
   constexpr int64_t kMatrix = 0x010204081020407f << kShift;
@@ -70,7 +71,7 @@ DSV32_VNNI_INLINE __m512 odd_scales(__m512i lanes) {
 
 // ---- Points ----
 
-// Lookups in pairs of registers, chosen by the upper bits.
+// Looks up in pairs of registers; the upper bits of an index choose the pair.
 template <size_t kPoints>
 DSV32_VNNI_INLINE __m512i look_up(const uint16_t* table, __m512i indices) {
   if constexpr (kPoints == 64) {
@@ -82,8 +83,8 @@ DSV32_VNNI_INLINE __m512i look_up(const uint16_t* table, __m512i indices) {
   }
 }
 
-// Points with codes of kBits bits, two a lane. indices: of 16 bits; those above the table's size are ignored.
-// codes(): four codes of a lane's point, from the `first` on; bits above a code may be anything.
+// Points with codes of kBits bits, two points per lane. indices: 16 bits each; bits above the table's size
+// are ignored. codes(): four codes of a lane's point, from code `first` on; bits above a code are undefined.
 template <auto& kCodes, int kBits>
 struct LookedUp {
   using Points = __m512i;
@@ -93,13 +94,14 @@ struct LookedUp {
   }
 };
 
-// By gathers, from a table where code i of a point is nibble i / 4 of byte i % 4.
+// The same by gathers, from a table where code i of a point is nibble i / 4 of byte i % 4.
 template <auto& kNibbles>
 struct GatheredNibbles {
   struct Points {
     __m512i of_lane[2];
   };
-  // Zeros are what masked lanes would be, if there were any: without them it waits for some register.
+  // The zeros are for masked lanes, of which there are none; without them the gather waits for an unrelated
+  // register.
   DSV32_VNNI_INLINE __m512i gather(__m512i indices) {
     const __m512i in_table = _mm512_and_si512(indices, _mm512_set1_epi32(kNibbles.size() - 1));
     return _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xffff, in_table, kNibbles.data(), 4);
@@ -125,7 +127,7 @@ using Gathered = GatheredNibbles<kNibblesOf<kCodes, kBits>>;
 
 // ---- Values ----
 
-// What codes mean: kRaise plus the value of code i as byte i, kRaise less it as byte 8 + i.
+// The values of codes: byte i is kRaise plus the value of code i, byte 8 + i is kRaise minus that value.
 constexpr int kRaise = 64;
 template <size_t kCodes>
 constexpr std::array<uint8_t, 16> signed_values(const uint8_t (&values)[kCodes]) {
@@ -140,7 +142,7 @@ inline constexpr auto kIq2Values = signed_values({8, 25, 43, 0});
 inline constexpr auto kIq3xxsValues = signed_values({4, 12, 20, 28, 36, 44, 52, 62});
 inline constexpr auto kIq3sValues = signed_values({1, 3, 5, 7, 9, 11, 13, 15});
 
-// As the bits of an f16.
+// The scale of a block, as the bits of an f16.
 template <class Block>
 DSV32_VNNI_INLINE uint64_t half_of(const Block& b) {
   return b.d;
@@ -163,7 +165,7 @@ struct GridFormat : RaisedFormat<1, kBias> {
     for (float& unit : out.unit) unit *= Block::kScaleFactor;
   }
 
-  // d of each block. Multiples of 2^-24 times units of 2^-125 or more: the products are exact.
+  // d of each row's block: a multiple of 2^-24, and units are at least 2^-125, so their products are exact.
   DSV32_VNNI_INLINE __m128 scales_of_rows(const uint8_t* const* at) {
     const uint64_t halves = half(at, 0) | half(at, 1) | half(at, 2) | half(at, 3);
     return _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<int64_t>(halves)));
@@ -175,20 +177,20 @@ struct GridFormat : RaisedFormat<1, kBias> {
 
 template <class Block, const std::array<uint8_t, 16>& kSignedValues>
 struct SignedFormat : GridFormat<Block, kRaise> {
-  // Codes of three bits, or two and any third. Signs from bit `first` of a group on, its second lane's `next`
-  // bits later.
+  // codes: of three bits; of two bits, the third is ignored. Signs begin at bit `first` of a group, its
+  // second lane's `next` bits later.
   DSV32_VNNI_INLINE __m512i values(__m512i codes, __m512i signs, int next, int first) {
     const __m512i names = select(7, codes, pick(signs, places(next, first - 3, 1)));
     return _mm512_permutexvar_epi8(names, lanes_of(kSignedValues.data()));
   }
-  // The signs of a point's eight values from bit `first` of a group on, the next point's `next` bits later.
+  // The signs of a point's eight values begin at bit `first` of a group, the next point's `next` bits later.
   template <class Table>
   DSV32_VNNI_INLINE void unpack_iq2(__m512i indices, __m512i signs, int next, int first, __m512i* out) {
     const auto points = Table::points(indices);
     DSV32_UNROLL for (int s = 0; s < 4; ++s) out[s] =
         values(Table::codes(points, s / 2, s % 2 * 4), signs, 2 * next, first + s / 2 * next + s % 2 * 4);
   }
-  // Indices of the first and the second two points, of four values, of each lane.
+  // Indices of the first two and of the last two points, of four values each, of each lane.
   template <class Table>
   DSV32_VNNI_INLINE void unpack_iq3(__m512i first, __m512i second, __m512i signs, __m512i* out) {
     const typename Table::Points points[2] = {Table::points(first), Table::points(second)};
@@ -197,7 +199,8 @@ struct SignedFormat : GridFormat<Block, kRaise> {
   }
 };
 
-// Bytes to 16 bits each: the first four of a group; the first two, the second two of each lane.
+// Orders that widen bytes to 16 bits: the first four of a group; the first two, or the second two, of each
+// lane.
 inline constexpr Bytes64 kFirstFour =
     by_eights([](int k, int i) { return i % 2 ? 0x80 : k % 2 * 8 + i / 2; });
 inline constexpr Bytes64 kFirstTwo =
@@ -208,7 +211,7 @@ DSV32_VNNI_INLINE __m512i widen(__m512i groups, const Bytes64& which) {
   return _mm512_shuffle_epi8(groups, which.load());
 }
 
-// A nibble for each lane.
+// Scales from one nibble for each lane.
 DSV32_VNNI_INLINE __m512 scales_of_lanes(const uint8_t* nibbles) {
   const __m512i places = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60);
   return odd_scales<4>(_mm512_multishift_epi64_epi8(places, _mm512_set1_epi64(load<int64_t>(nibbles))));
@@ -273,22 +276,23 @@ struct VnniIQ3_S : SignedFormat<BlockIQ3_S, kIq3sValues> {
 
 // ---- IQ1 ----
 
-// Points of eight values of -1, 0 and 1, from a table of 2048, and a delta of 1/8 or -1/8 for eight of them
-// or more. They are gathered on any CPU: on an AMD one of 2024 the products take 0.6 to 1.0 of the time that
-// they take with lookups in registers, of which a table of this size needs 32.
+// Points have eight values of -1, 0 and 1, from a table of 2048; a delta of 1/8 or -1/8 is added to eight
+// values or more. Points are gathered on any CPU: on an AMD CPU of 2024 the products take 0.6 to 1.0 of the
+// time with lookups in registers, of which a table of this size needs 32.
 
-// kWords of 32 bits, and not a byte behind them, in an order of bytes.
+// Loads kWords words of 32 bits, reading no byte behind them, and reorders their bytes.
 template <int kWords>
 DSV32_VNNI_INLINE __m512i load_in_order(const void* from, const Bytes64& order) {
   return _mm512_permutexvar_epi8(order.load(), _mm512_maskz_loadu_epi32((1 << kWords) - 1, from));
 }
 
-// Eight bytes a point, eight times its values and raised by 8, are gathered a register at a time, between the
-// products with those before. Register s holds points s; 64 bits k of it are group k % 2 * 4 + k / 2. Groups
-// with a delta of -1/8 begin with nine too much in their bytes, those with 1/8 with seven.
+// A point is eight bytes: eight times its values, raised by 8. Points are gathered one register at a time,
+// between the products with the register before. Register s holds point s of each group; its 64 bits k are
+// group k % 2 * 4 + k / 2. The surplus of a byte, taken off at the start, is nine in groups with a delta of
+// -1/8, seven with 1/8.
 struct VnniIQ1_S : GridFormat<BlockIQ1_S, 8> {
   using X = Activations<4>;
-  struct Unpacked : Weights<1> {  // bytes: the indices of registers 2 i and 2 i + 1
+  struct Unpacked : Weights<1> {  // bytes[i]: the indices of registers 2 i and 2 i + 1
     __mmask8 is_negative;
   };
   static constexpr auto kPoints = grid_values<uint64_t>(kIq1Codes, {0, 8, 16});
@@ -314,15 +318,15 @@ struct VnniIQ1_S : GridFormat<BlockIQ1_S, 8> {
     return {either(0), _mm512_setzero_si512(), either(1)};
   }
 
-  // Eight bytes l have what indices of points i and i + 2 of groups g and g + 4 are made of, for i = l / 4
-  // and g = l % 4: their bytes of qs, then the words of qh.
+  // Bytes 8 l to 8 l + 7 have the parts of the indices of points i and i + 2 of groups g and g + 4, for i = l
+  // / 4 and g = l % 4: bytes of qs, then words of qh.
   static constexpr Bytes64 kOrder = by_eights([](int l, int i) {
     const int group = l % 4 + i / 2 % 2 * 4;
     return i < 4 ? 4 * group + l / 4 + i % 2 * 2 : 32 + 2 * group + i % 2;
   });
   static constexpr Bytes64 kIndices = by_eights(
       [](int l, int i) { return i % 2 ? 32 + i / 4 * 16 + 3 * (l / 4 + i / 2 % 2 * 2) : i / 2 * 8; });
-  // Of four words of qh: the scale first, delta's bit on top.
+  // From each group's word of qh: the scale in the lowest bits, delta's bit on top.
   static constexpr Bytes64 kTops = by_eights([](int k, int i) { return k / 2 * 16 + (i < 7 ? 12 : 8); });
 
   DSV32_VNNI_INLINE void unpack(const Block* at, Unpacked& out) {
@@ -336,8 +340,8 @@ struct VnniIQ1_S : GridFormat<BlockIQ1_S, 8> {
   }
 };
 
-// Of indices with delta's bit on top. A nibble is four times a code and, where delta is 1/8, one more; its
-// double is eight times a value and 9. Nibbles are rotated to where the doubles are.
+// A table for indices with delta's bit on top. A nibble is four times a code, plus 1 if delta is 1/8; twice
+// the nibble is 8 * (value + delta) + 9. Nibbles are rotated by one bit, so that they are doubled in place.
 inline constexpr auto kIq1Nibbles = [] {
   std::array<uint32_t, 4096> nibbles{};
   for (size_t n = 0; n < 4096; ++n)
@@ -362,8 +366,8 @@ struct VnniIQ1_M : GridFormat<BlockIQ1_M, 9> {
   }
 };
 
-// Gathers take 0.7 of the time of lookups for IQ2_XS on an Intel CPU of 2023; on an AMD one of 2024 1.4 to
-// 2.4 of it for these formats.
+// On an Intel CPU of 2023 gathers take 0.7 of the time of lookups for IQ2_XS; on an AMD CPU of 2024 they take
+// 1.4 to 2.4 of it for these formats.
 template <template <class> class Format, auto& kCodes, int kBits>
 const CpuKernels* points_kernels(bool gathers) {
   return gathers ? &VnniFormat<Format<Gathered<kCodes, kBits>>>::kKernels

@@ -113,8 +113,7 @@ struct VectorFormat {
                                           one_token,  nullptr,    unpack_step};
 };
 
-// y[t * y_stride + r] (+)= panel[r] . x[t], for n_cols columns from `first` on; added to y unless `first` is
-// 0.
+// y[t * y_stride + r] = panel[r] . x[t] over n_cols columns from `first` on, added to y unless `first` is 0.
 void multiply_panel(const UnpackedPanel& panel, int64_t first, int64_t n_cols,
                     std::span<const float* const> x, float* y, int64_t y_stride) {
   const int64_t n_padded = (n_cols + 15) / 16 * 16;
