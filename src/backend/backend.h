@@ -1,4 +1,4 @@
-// What one device can compute: the closed set of 25 model-shaped operations, memory's among them, that the
+// The interface of a device: the closed set of 25 model-shaped operations, including memory's, that the
 // forward pass consists of. A new operation needs a sentence here on why existing ones cannot express it.
 //
 // A Backend is one device. src/backend/cpu_backend is plain and is the reference; cuda/ is fast.
@@ -71,7 +71,7 @@ struct CacheView {
   int64_t max_pages = 0;
   // [n_seqs] the LRU of each sequence's slots; n_slots 0: it is resident; null: all are resident.
   const TopkBuffer* buffers = nullptr;
-  int64_t most_slots = 0;  // of a buffer
+  int64_t most_slots = 0;  // the most slots of a buffer
 };
 
 // out[t] = row tokens[t] of the table, as f32.
@@ -134,11 +134,11 @@ struct Add {
 // Stores each token's row and key, computed from the products with its hidden state:
 //   qr = RMSNorm(qr)
 //   c = RMSNorm(kv[:rank]), kv[rank:] = k_pe = rope(kv[rank:]); the row (c, k_pe) goes to the host pool, its
-//   scales to the key page, and the row also to a slot: that of its position, or the one that claim_newest()
-//   gives it; a backend may leave it to resolve() to record the claim
+//   scales to the key page; the row is also copied to a slot: its position's, or the one from claim_newest()
+//   (a backend may leave it to resolve() to record the claim)
 //   k = rope(LayerNorm(k)); H k goes to the key page, rounded as the layout says. H is the orthonormal
 //   Hadamard matrix in Sylvester order.
-//   the products of qr; where they norm it themselves, qr stays as it was
+//   the products of qr; if a backend normalises qr within them, qr itself stays as it was
 // In main attention rope rotates values 2 i and 2 i + 1 together, in the indexer i and i + rope_dim / 2
 // (model.py as corrected on 2025-11-17).
 struct StoreTokens {
@@ -204,8 +204,8 @@ struct IndexerScores {
   const float* q = nullptr;         // [n_tokens, n_heads, index_head_dim] when the keys are f32, else null
   const uint8_t* q_fp8 = nullptr;   // the same as e4m3, else null
   const float* q_scales = nullptr;  // [n_tokens, n_heads, tiles(index_head_dim)]
-  const float* weights = nullptr;   // [n_tokens, n_heads], factors n_heads^-0.5 * head_dim^-0.5 included
-  float weight_scale = 1;           // multiplies every weight
+  const float* weights = nullptr;   // [n_tokens, n_heads]
+  float weight_scale = 1;           // multiplies every weight: n_heads^-0.5 * index_head_dim^-0.5
   float* scores = nullptr;          // [n_tokens, scores_stride]
   int64_t scores_stride = 0;
 };
@@ -382,8 +382,8 @@ class Backend {
   // Waits until this memory of Place::host lies on its NUMA nodes. Call it before filling the memory. Throws
   // Error{memory}.
   virtual void await_weights(const uint8_t*) {}
-  // Allocates at once the bytes that later calls of alloc_weights() will take in Place::device. Throws
-  // Error{memory}.
+  // Announces the bytes that later calls of alloc_weights() will take in Place::device, so that one
+  // allocation serves them. Throws Error{memory}.
   virtual void expect_weights(size_t) {}
   // Whether Place::device has its matrices in bands (matrix.h) where their shape allows it.
   virtual bool keeps_bands() const { return false; }
@@ -403,7 +403,7 @@ class Backend {
   virtual std::unique_ptr<Recording> record(const std::function<void()>& body) = 0;
 
   // For measuring: a point in time after all work enqueued before it and before all work enqueued after it.
-  // Cannot be recorded.
+  // Must not be recorded.
   virtual void mark() = 0;
   // Seconds between successive marks since the last call. Waits for all work.
   virtual std::vector<double> laps() = 0;

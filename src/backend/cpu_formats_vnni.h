@@ -2,10 +2,10 @@
 // and the loop along rows.
 //
 // Activations are integers of 23 bits in three planes of signed bytes, x = unit * (65536 a + 256 b + c), with
-// one power of two as the unit of 256 values. The only rounding is that of x to a multiple of the unit, at
-// most 2^-22 of the block's largest |x| (and 2^-123). An infinity or a NaN makes its block NaN. Weights are
-// unsigned bytes, so that one instruction adds 64 products with bytes of a plane. Sums over a block of 256
-// values are exact in any order.
+// one power of two as the unit of 256 values. Only x is rounded, to a multiple of the unit: by at most 2^-22
+// of the block's largest |x| (and 2^-123). An infinity or a NaN makes its block NaN. Weights are unsigned
+// bytes, so that one instruction adds 64 products with bytes of a plane. Sums over a block of 256 values are
+// exact in any order.
 //
 // For x86 only, and for functions marked DSV32_VNNI or DSV32_VNNI_INLINE only.
 #pragma once

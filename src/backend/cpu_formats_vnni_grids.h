@@ -177,8 +177,8 @@ struct GridFormat : RaisedFormat<1, kBias> {
 
 template <class Block, const std::array<uint8_t, 16>& kSignedValues>
 struct SignedFormat : GridFormat<Block, kRaise> {
-  // codes: of three bits; of two bits, the third is ignored. Signs begin at bit `first` of a group, its
-  // second lane's `next` bits later.
+  // codes: three bits, or two if the third is ignored. Signs begin at bit `first` of a group, its second
+  // lane's `next` bits later.
   DSV32_VNNI_INLINE __m512i values(__m512i codes, __m512i signs, int next, int first) {
     const __m512i names = select(7, codes, pick(signs, places(next, first - 3, 1)));
     return _mm512_permutexvar_epi8(names, lanes_of(kSignedValues.data()));

@@ -1,5 +1,4 @@
-// Experts that the host computes for devices: a thread (the lane) waits for their posts, computes, and
-// answers.
+// Experts that the host computes for devices: a thread, the lane, waits for their posts, computes, answers.
 //
 // A device in recorded work cannot call the host. So it writes a step's tokens into its mailbox, memory that
 // both sides see, then one word, and goes on. The lane sees the word, computes with all threads, writes the

@@ -38,7 +38,7 @@ class MemoryBudget {
   uint64_t n_bytes_free(uint64_t n_machine_free) const {
     return std::min(n_machine_free, less_bytes(limit_, n_used_));
   }
-  // If there is a limit, the rest of it whatever the machine says: some machines' memory grows as it is
+  // With a limit: what is left of it, even beyond n_machine_free: some machines' memory grows as it is
   // touched.
   uint64_t n_bytes_allowed(uint64_t n_machine_free) const {
     return limit_ == kNoLimit ? n_machine_free : less_bytes(limit_, n_used_);

@@ -23,7 +23,7 @@ namespace dsv32 {
 // layers. Layer numbers are the model's.
 class LayerPool {
  public:
-  // Of the layers [first_layer, end_layer). Throws Error{memory} naming `what`.
+  // For the layers [first_layer, end_layer). Throws Error{memory} naming `what`.
   LayerPool(Backend& backend, Place place, int64_t first_layer, int64_t end_layer, int64_t n_pages,
             int64_t page_bytes, const char* what)
       : first_layer_(first_layer), page_bytes_(page_bytes) {
@@ -65,7 +65,7 @@ class Table {
 
 class StageCache {
  public:
-  // Of the layers [first_layer, end_layer). Throws Error{memory}.
+  // For the layers [first_layer, end_layer). Throws Error{memory}.
   StageCache(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t end_layer);
   StageCache(const StageCache&) = delete;
   StageCache& operator=(const StageCache&) = delete;

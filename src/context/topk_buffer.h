@@ -21,7 +21,7 @@ constexpr int32_t kEmptySlot = -1;
 
 // The state of one buffer; non-owning.
 struct TopkBuffer {
-  int32_t n_slots = 0;          // B + 1; 0: there is no buffer
+  int32_t n_slots = 0;          // at least B + 1; 0: no buffer
   int32_t* slot_pos = nullptr;  // [n_slots] position whose row lies there
   int32_t* order = nullptr;     // [n_slots] slots, next victim first
 };

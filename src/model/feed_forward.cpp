@@ -58,7 +58,7 @@ void Stage::routed_experts(const ExpertWeights& w) {
   backend_.run_experts(op);
 }
 
-// x = w2 of the shared expert + the routed experts' sum;  h += x.  Of all tokens of the step
+// x = w2 of the shared expert + the routed experts' sum;  h += x.  For all tokens of the step
 Matmul Stage::shared_output(const ExpertWeights& w) {
   Matmul op = product(w.shared.w2, act_.gate.data(), act_.x.data());
   op.plus = act_.out.data(), op.sum = act_.h.data();

@@ -1,5 +1,4 @@
-// DeepSeek-V3.2's forward pass: a step goes from stage to stage, and each hands its hidden states to the
-// next.
+// DeepSeek-V3.2's forward pass: a step goes from stage to stage, which hand on its hidden states.
 //
 // A prompt's steps form a pipeline: while one is in the second stage, the next is in the first. So run() only
 // begins a step that needs no logits, and later calls move it on; a step that needs logits is finished at
@@ -60,7 +59,7 @@ class Forward {
   using BufferTally = Stage::BufferTally;
   BufferTally buffer_tally() const;  // sum over all stages
 
-  // For measuring; of one stage.
+  // For measuring, in one stage.
   void set_forced(size_t stage, const Stage::Forced& forced) { stages_[stage]->set_forced(forced); }
   // For measuring, on one device: appends the laps' names to `laps`. Null: no laps are marked.
   void set_laps(Laps* laps) { stages_.front()->set_laps(laps); }

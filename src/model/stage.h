@@ -3,8 +3,8 @@
 //
 // The layers are written once, over Backend: prefill and decode are the same operations over more or fewer
 // tokens. stage.cpp has the loop over the layers, attention.cpp one layer's attention, feed_forward.cpp its
-// MLP or experts; the names and their order are those of spec and paper. The first stage embeds, the last one
-// computes the logits; Forward moves the hidden states between stages. Not thread-safe.
+// MLP or experts; names and order follow spec and paper. The first stage embeds, the last one computes the
+// logits; Forward moves the hidden states between stages. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -79,7 +79,7 @@ class Activations {
       : backend_(backend), args_(args), max_tokens(n_tokens), max_context(context) {}
 
   static constexpr int64_t kMostPieceTokens = 2048;         // larger pieces make attention no faster
-  static constexpr int64_t kMostScores = int64_t{1} << 24;  // 64 MiB, or one token's
+  static constexpr int64_t kMostScores = int64_t{1} << 24;  // 64 MiB, or more for one token
 
   uint64_t n_bytes = 0;
   const int64_t max_tokens, max_context;
