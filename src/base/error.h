@@ -35,8 +35,11 @@ constexpr int exit_code(ErrorKind kind) {
     case ErrorKind::context_full: return 2;
     case ErrorKind::model: return 3;
     case ErrorKind::memory: return 4;
-    default: return 1;
+    case ErrorKind::io:
+    case ErrorKind::device:
+    case ErrorKind::internal: return 1;
   }
+  return 1;
 }
 
 class Error : public std::runtime_error {

@@ -28,7 +28,6 @@ std::vector<TokenRecord> RowSampler::sample(const float* logits, int64_t vocab_s
   const size_t n = rules.size();
   n_top = std::min(n_top, vocab_size);
   backend_.sample({logits, std::ssize(rules), vocab_size, rules.data(), n_top, drawn_.data(), top_.data()});
-  if (laps_) backend_.mark(), laps_->names.push_back("sampling");
   std::vector<SampledToken> drawn(n);
   backend_.download(drawn.data(), drawn_.data(), n * sizeof(SampledToken));
   const auto n_listed = static_cast<size_t>(std::max<int64_t>(n_top, 0));

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "model/stage.h"
 
 namespace dsv32 {
 
@@ -37,12 +36,8 @@ class RowSampler {
   std::vector<TokenRecord> sample(const float* logits, int64_t vocab_size, std::span<const SampleRule> rules,
                                   int64_t n_top = -1);
 
-  // As Forward has it: each call is one more lap, "sampling".
-  void set_laps(Laps* laps) { laps_ = laps; }
-
  private:
   Backend& backend_;
-  Laps* laps_ = nullptr;
   Buffer<SampledToken> drawn_;  // [max_rows]
   Buffer<TokenLogprob> top_;    // [max_rows, kMostTopLogprobs]
 };

@@ -59,8 +59,7 @@ using Observer = std::function<void(const Observation&)>;
 // (Backend::laps).
 struct Laps {
   // True: a step is one lap, "step", and decode is recorded as usual. False: a lap is one or several
-  // operations: "index_scores", "attention", ... (see the calls of lap()). Sampling from the logits is one
-  // more lap.
+  // operations: "index_scores", "attention", ... (see the calls of lap()).
   bool is_whole = false;
   std::vector<const char*> names = {};  // of the laps, in order
 };
