@@ -21,18 +21,17 @@ namespace {
 constexpr char kLockName[] = "LOCK";
 constexpr uint64_t kMaxDefaultBytes = 256'000'000'000, kMaxDefaultFreeBytes = 10'000'000'000;
 constexpr int kMaxWriteFailures = 3;
-constexpr int kMaxWaitMs = 1000;  // for a turn; a store takes two
-// A file's time is that of the last use in microseconds; its last three digits, which would be nanoseconds,
-// count the uses.
+constexpr int kMaxWaitMs = 1000;  // wait for a turn; storing a segment takes two turns
+// A segment file's mtime is its last use in microseconds; its last three digits (nanoseconds) count the uses.
 constexpr int64_t kHitsRange = 1000;
-constexpr int64_t kLatest = int64_t{1} << 62;  // of a file's time, in 2116; later ones count as this
+constexpr int64_t kLatest = int64_t{1} << 62;  // file time, in 2116; later times are clamped to it
 
 std::string warning(const std::string& path, const std::string& reason) {
   return format("prefix cache %s: %s", visible(path, false, 200).c_str(), reason.c_str());
 }
 
-// All segments as a forest. A segment whose parent is no longer on disk cannot be reached: it is an orphan,
-// as is everything behind it, and goes first.
+// All segments as a forest. A segment whose parent is not on disk is an orphan, and so are its descendants:
+// no prompt can reach them, so they are evicted first.
 class Forest {
  public:
   Forest(std::vector<StoredSegment> segments, EvictionPolicy policy)
@@ -50,7 +49,8 @@ class Forest {
     for (Node& node : nodes_) add_if_leaf(&node);
   }
 
-  // False without a leaf. remove() says whether the next one is gone: then its parent may be a leaf.
+  // Calls remove() with the next leaf; it returns whether the leaf is gone, which may make its parent a leaf.
+  // False when no leaf is left.
   template <typename Remove>
   bool take_leaf(const Remove& remove) {
     if (leaves_.empty()) return false;
@@ -94,12 +94,12 @@ std::unique_ptr<CacheDirectory> CacheDirectory::open(const std::string& path, co
   return nullptr;
 }
 
-// Takes leftovers away and enforces the limits.
+// Removes leftover files and enforces the limits.
 CacheDirectory::CacheDirectory(CacheFiles files, const CacheLimits& limits, Warn warn)
     : CacheFiles(std::move(files)), warn_(std::move(warn)), policy_(limits.policy) {
   SpaceInfo space;
   if (fs().space(top(), space) != 0) space = {};
-  // What the cache holds already counts as free, or each start would find a tenth of less.
+  // The cache's own bytes count as free; otherwise the default would shrink with each start.
   max_bytes_ = limits.max_bytes ? *limits.max_bytes
                                 : std::min((space.free_bytes + used_bytes()) / 10, kMaxDefaultBytes);
   min_free_bytes_ = limits.min_free_bytes.value_or(std::min(space.total_bytes / 20, kMaxDefaultFreeBytes));
@@ -231,7 +231,7 @@ bool CacheDirectory::make_room(uint64_t n_bytes, uint64_t max_bytes, const Hash2
     return is_under_limit && (!has_space || space.free_bytes + freed >= min_free_bytes_ + n_bytes);
   };
   if (fits()) return true;
-  if (n_bytes > max_bytes) return false;  // nothing is removed for what could never fit
+  if (n_bytes > max_bytes) return false;  // it can never fit, so nothing is removed for it
 
   const auto remove_leaf = [&](const SegmentHead& leaf) {
     if (leaf.chain == kept) return false;
@@ -287,7 +287,7 @@ namespace {
 
 constexpr size_t kMostPath = 4096;
 
-// Adds what is found of one file. Its pages are read into little memory, whatever its head says.
+// Verifies one file and adds the result to `found`. Uses little memory, whatever sizes its head claims.
 void verify_segment(CacheDirectory& cache, const std::string& folder_name, int folder,
                     const std::string& name, bool removes, Verification& found) {
   SegmentFault fault = SegmentFault::none;

@@ -14,7 +14,7 @@
 namespace dsv32 {
 namespace {
 
-constexpr int kMaxDepth = 16;  // of directories that are counted
+constexpr int kMaxDepth = 16;  // directory levels that used_bytes() counts
 constexpr size_t kNameDigits = 32;
 
 bool is_digits(const std::string& name) {
@@ -32,7 +32,7 @@ bool is_model_note(const std::string& file) {
   return file.size() == kNameDigits + 6 && file.starts_with("model-") && is_digits(file.substr(6));
 }
 
-// The index that former versions kept and its journals, and notes that they had not finished.
+// Files of earlier versions: their index with its journals, and unfinished notes.
 bool is_former(const std::string& file) {
   return file == "index.sqlite" || file == "index.sqlite-journal" || file == "index.sqlite-wal" ||
          file == "index.sqlite-shm" ||
@@ -51,7 +51,8 @@ std::string refusal(const FileInfo& info) {
   return {};
 }
 
-// `path` with its parent free of symbolic links; the parent is made when missing.
+// Splits `path` into name and parent, the parent without symbolic links. Creates the parent when missing. 0
+// or a negative errno.
 int resolve(const std::string& path, std::filesystem::path& parent, std::string& name) {
   std::error_code error;
   std::filesystem::path whole = std::filesystem::absolute(path, error).lexically_normal();
@@ -61,7 +62,7 @@ int resolve(const std::string& path, std::filesystem::path& parent, std::string&
   if (name.empty()) return -EINVAL;
   std::error_code why;
   std::filesystem::create_directories(whole.parent_path(), why);
-  parent = std::filesystem::canonical(whole.parent_path(), error);  // what remains wrong shows here
+  parent = std::filesystem::canonical(whole.parent_path(), error);  // fails if the parent is still missing
   return error ? -(why ? why : error).value() : 0;
 }
 
@@ -73,7 +74,7 @@ OwnedFd open_or_make(FileSystem& fs, const std::filesystem::path& parent, const 
   if (!above.is_open()) return OwnedFd(fs, above.error());
   const int result = fs.make_directory(above.get(), name);
   if (result != 0 && result != -EEXIST) return OwnedFd(fs, result);
-  fs.fsync(above.get());  // without it a power cut costs the cache, nothing else
+  fs.fsync(above.get());  // without this a power cut can lose the cache, nothing else
   return OwnedFd(fs, fs.open_directory(path));
 }
 
@@ -118,7 +119,7 @@ OwnedFd CacheFiles::make_folder(const Hash256& fingerprint) const {
   if (folder.error() != -ENOENT) return folder;
   const int result = fs_->make_directory(top(), name);
   if (result != 0 && result != -EEXIST) return {*fs_, result};
-  // What is stored in a folder whose own name is not durable could vanish with it.
+  // Until the folder's name is durable, a power cut can lose everything in it.
   if (const int synced = fs_->fsync(top()); synced != 0) return {*fs_, synced};
   return open_folder(name);
 }
@@ -198,7 +199,7 @@ uint64_t CacheFiles::used_bytes(int directory, int depth) const {
   for (const std::string& name : names) {
     FileInfo info;
     if (fs_->stat_at(directory, name, info) != 0) continue;
-    // A file being written counts in full from its beginning, whether or not the room could be reserved.
+    // A file being written counts with its full length, even if its room could not be reserved.
     n_bytes += is_temporary(name) ? std::max(info.disk_bytes, info.n_bytes) : info.disk_bytes;
     if (!info.is_directory) continue;
     const OwnedFd below(*fs_, fs_->open_at(directory, name, O_RDONLY | O_DIRECTORY));

@@ -16,12 +16,13 @@
 namespace dsv32 {
 namespace {
 
-// Tags keep these hashes apart from every other use of SHA-256. Their versions change with what is hashed,
-// the fingerprint's also with the meaning of a page's bytes, and with what is read of a model file.
+// Tags keep these hashes apart from other uses of SHA-256. Raise a tag's version when the hashed bytes
+// change; the fingerprint's also when the meaning of a page's bytes, or what is read of a model file,
+// changes.
 constexpr std::string_view kFingerprintTag = "dsv32 fingerprint 3", kDigestTag = "dsv32 model digest 1";
 constexpr std::string_view kNoteMagic = "dsv32 model 1\n";
 constexpr size_t kReadBytes = size_t{1} << 20;
-constexpr int kNice = 10;  // of the threads: computing goes first
+constexpr int kNice = 10;  // of the threads: computing has priority
 
 struct Piece {
   size_t part;
@@ -47,7 +48,7 @@ void add_number(std::string& bytes, uint64_t value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// What a model's note begins with: the size of a piece, and the stamps of all parts.
+// The head of a model's note: magic, size of a piece, stamps of all parts.
 std::string note_head(std::span<const FileStamp> stamps) {
   std::string head(kNoteMagic);
   add_number(head, ModelDigest::kPieceBytes);
@@ -57,7 +58,7 @@ std::string note_head(std::span<const FileStamp> stamps) {
   return head;
 }
 
-// By the devices and inodes of the parts.
+// A note is named after the devices and inodes of the parts.
 std::string note_name(std::span<const FileStamp> stamps) {
   std::string places;
   for (const FileStamp& stamp : stamps) add_number(places, stamp.device), add_number(places, stamp.inode);
@@ -72,7 +73,7 @@ struct ModelDigest::Work : Offload {
   void begin(size_t n_threads, bool is_first);
   void work(Lock& lock) override;
   void take_pieces(Lock& lock) noexcept;  // until none is left
-  void leave(Lock& lock) noexcept;        // the last one finishes
+  void leave(Lock& lock) noexcept;        // the last thread calls finish()
   bool hash(const Piece& piece, std::vector<uint8_t>& room, Hash256& hash);
   bool is_unchanged() const;
   void load_known();
@@ -86,7 +87,7 @@ struct ModelDigest::Work : Offload {
   std::vector<OwnedFd> files;     // [n_parts]
   std::vector<Piece> pieces;
   std::optional<CacheFiles> notes;  // nothing: the directory cannot be used
-  bool is_remembered = false;       // what is hashed here
+  bool is_remembered = false;       // whether the hashes go into the note
   std::atomic<size_t> next = 0;
   std::atomic<bool> has_failed = false;
   std::atomic<uint64_t> n_bytes_hashed = 0;
@@ -96,8 +97,8 @@ struct ModelDigest::Work : Offload {
   std::optional<Hash256> value;
 };
 
-// The files are opened again, since reading a mapping would end the program where a disk fails; a file that
-// is another one by now is none of this model.
+// Opens the files again, because a read error in a mapping would end the program. A file that was replaced
+// meanwhile is refused.
 ModelDigest::Work::Work(std::span<const MappedFile> parts, const ModelDigestOptions& options) {
   for (const MappedFile& part : parts) {
     stamps.push_back(part.stamp());
@@ -119,11 +120,10 @@ bool ModelDigest::Work::is_unchanged() const {
   return true;
 }
 
-// From the first piece on.
+// Loads the hashes that the note has: those of the first pieces.
 void ModelDigest::Work::load_known() {
   const std::string head = note_head(stamps);
-  const size_t n_head =
-      head.size() + sizeof(uint64_t);  // with the number of hashes, as their length says too
+  const size_t n_head = head.size() + sizeof(uint64_t);  // with the number of hashes
   const std::string note =
       notes->read_note(notes->top(), note_name(stamps), n_head + pieces.size() * sizeof(Hash256));
   if (note.size() < n_head || !note.starts_with(head)) return;
@@ -132,7 +132,7 @@ void ModelDigest::Work::load_known() {
     std::memcpy(hashes[i].emplace().data(), &note[n_head + i * sizeof(Hash256)], sizeof(Hash256));
 }
 
-// As many threads as can be had, and this one when the model is to be hashed first.
+// Starts up to n_threads threads. `is_first`: this thread hashes too, and waits for the others.
 void ModelDigest::Work::begin(size_t n_threads, bool is_first) {
   Lock lock(mutex_);
   ++n_running_;  // this one
@@ -168,7 +168,7 @@ void ModelDigest::Work::take_pieces(Lock& lock) noexcept {
 
 void ModelDigest::Work::leave(Lock& lock) noexcept {
   if (n_running_ > 1) return;
-  lock.unlock();  // no other thread works any more
+  lock.unlock();  // no other thread is working
   std::optional<Hash256> found;
   try {
     if (!has_failed && is_unchanged()) found = finish();
@@ -178,7 +178,7 @@ void ModelDigest::Work::leave(Lock& lock) noexcept {
   value = found;
 }
 
-// False: the file cannot be read, or it is time to end.
+// False: the file cannot be read, or the hashing is to stop.
 bool ModelDigest::Work::hash(const Piece& piece, std::vector<uint8_t>& room, Hash256& hash) {
   Sha256 sha;
   for (uint64_t at = 0; at < piece.n_bytes;) {
@@ -196,7 +196,7 @@ bool ModelDigest::Work::hash(const Piece& piece, std::vector<uint8_t>& room, Has
   return true;
 }
 
-// Remembers what is known, and returns the digest when that is all.
+// Writes the known hashes to the note. Returns the digest if all are known.
 std::optional<Hash256> ModelDigest::Work::finish() const {
   std::string known;
   for (size_t i = 0; i < hashes.size() && hashes[i]; ++i) known.append(hashes[i]->begin(), hashes[i]->end());

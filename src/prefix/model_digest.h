@@ -1,12 +1,13 @@
-// What the files of a model hold, every byte of them, as 256 bits.
+// A 256-bit digest of every byte of a model's files.
 //
 // Threads hash the files in pieces; the digest is the hash of the pieces' hashes in order. A note in the
-// directory of the disk cache (cache_files.h) keeps these with the files' stamps: the next start knows the
-// digest without reading, or goes on where this one ended. Any doubt about the note means hashing again.
+// directory of the disk cache (cache_files.h) keeps the pieces' hashes with the files' stamps, so that the
+// next start knows the digest without reading, or continues where this one stopped. A doubtful note is
+// ignored.
 //
-// Nothing here slows or ends a run: threads give way to others, and where one cannot be made, a file cannot
-// be read or changes meanwhile, there is no digest. The digest says nothing of paths; files cut in other
-// parts have another one.
+// Hashing neither slows nor ends a run: its threads have low priority, and if no thread can be started, or a
+// file cannot be read or changes meanwhile, there is no digest. The digest does not depend on paths, but on
+// how the model is split into files.
 #pragma once
 
 #include <chrono>
@@ -26,33 +27,34 @@ namespace dsv32 {
 struct ModelDigestOptions {
   std::string directory = {};  // of the disk cache
   FileSystem* files = &real_file_system();
-  uint64_t most_hashed_first = 0;  // a model of at most so many bytes is hashed by the constructor
+  uint64_t most_hashed_first = 0;  // the constructor hashes a model of at most so many bytes
   int n_threads = 1;               // at most, beside the caller
-  // Files that changed later than so long before hashing are not remembered: another change could leave their
+  // The note leaves out files that changed less than this before hashing: another change could leave their
   // times the same.
   std::chrono::nanoseconds settled = std::chrono::seconds(2);
 };
 
 class ModelDigest {
  public:
-  // Begins to hash what is not known yet. `parts`: of the model, in order; only looked at here.
+  // Begins to hash the pieces that the note lacks. `parts`: the model's files in order, used only by this
+  // call.
   ModelDigest(std::span<const MappedFile> parts, const ModelDigestOptions& options);
-  // Its end ends the hashing, and waits at most 2 s for a read in progress.
+  // The destructor stops the hashing, and waits at most 2 s for a read in progress.
   ModelDigest(const ModelDigest&) = delete;
   ModelDigest& operator=(const ModelDigest&) = delete;
 
-  std::optional<Hash256> value() const;  // once it is known. Any thread.
+  std::optional<Hash256> value() const;  // nothing until it is known. Any thread.
   uint64_t n_bytes_hashed() const;       // by this object. Any thread.
 
-  static constexpr uint64_t kPieceBytes = uint64_t{64} << 20;  // part of what the digest is
+  static constexpr uint64_t kPieceBytes = uint64_t{64} << 20;  // the digest depends on it
 
  private:
   struct Work;
-  std::shared_ptr<Work> work_;  // the threads' too, which outlive this object when a read hangs
+  std::shared_ptr<Work> work_;  // shared with the threads, which outlive this object when a read hangs
 };
 
-// The fingerprint: 256 bits that stand for everything that decides the bytes of pages. `model`: the digest of
-// its files; `numerics`: of the backend. The size of the context, paths, threads and buffers do not matter.
+// The fingerprint: a hash of everything that decides the bytes of pages. `model`: the digest of its files;
+// `numerics`: names the backends' arithmetic. Context size, paths, threads and buffers do not matter.
 Hash256 fingerprint(const Hash256& model, const CacheLayout& layout, const std::string& numerics);
 
 }  // namespace dsv32

@@ -7,22 +7,21 @@
 namespace dsv32 {
 namespace {
 
-// What a request to the disk costs before its first byte.
+// Seconds from a request to the disk to its first byte.
 constexpr double kReadLatency = 0.02;
-// Bytes a second, of a disk that has not been measured: a slower one shows soon.
+// Bytes a second, assumed of a disk that has not been measured.
 constexpr double kAssumedReadRate = 1e9;
-// A reading that was stopped, or hung, says little about the next one: it counts as one that was so many
-// times slower than was believed.
+// One slow read says little about the next: it lowers the estimated rate by at most this factor.
 constexpr double kMostSlowdown = 4;
 constexpr char kSlowDisk[] = "reading from the disk seems slower than computing";
-// Fewer tokens are not read while nothing is known of speeds.
+// Fewer tokens are not read while the speed of computing is unknown.
 constexpr int64_t kLeastTokens = 256;
-// The timeout of PrefetchPolicy::timeout, as HiCache has it.
+// The timeout of PrefetchPolicy::timeout in seconds, as in HiCache.
 constexpr double kTimeoutBase = 2.0, kTimeoutPerKiTokens = 0.1, kTimeoutMost = 30.0;
-// As long as what is to be stored waits at the end until it is known what there is.
+// How long flush() waits for the list of stored segments.
 constexpr std::chrono::seconds kOpening{2};
 constexpr std::chrono::hours kForever{24 * 365};
-// Paths that wait until they may be stored.
+// Paths that wait until the store is open.
 constexpr size_t kMostPaths = 64;
 
 int64_t whole_pages(size_t n_tokens) { return static_cast<int64_t>(n_tokens) / kPageTokens; }
@@ -71,7 +70,7 @@ PrefixCache::~PrefixCache() {
   pool_->set_reclaim({});
 }
 
-// As soon as it is known whose pages these are; what the disk has of them is taken as it comes.
+// Opens the store once the fingerprint is known, and attaches the segments listed so far.
 void PrefixCache::open_store() {
   const std::optional<Hash256> fingerprint = is_unidentified() ? identity_() : std::nullopt;
   if (fingerprint) {
@@ -104,7 +103,7 @@ void PrefixCache::take_heads(Deadline until) {
     begin_reading(wanted, 0);
 }
 
-// As long as the first prompt that waits for them waits for pages; later ones take what is there.
+// The deadline that the first waiting prompt has for its pages; later prompts do not extend it.
 PrefixCache::Deadline PrefixCache::heads_until(int64_t n_tokens) {
   if (!heads_until_) heads_until_ = deadline(n_tokens);
   return *heads_until_;
@@ -131,7 +130,7 @@ double PrefixCache::prefill_seconds(int64_t n_tokens) const {
   return prefill_rate_ > 0 ? static_cast<double>(n_tokens) / prefill_rate_ : 0;
 }
 
-// Speeds vary from run to run: what is about the same is not written anew.
+// Speeds vary from run to run: they are written only when one has changed by more than 20 %.
 void PrefixCache::keep_speeds() {
   if (!is_storing_ || heads_) return;
   const bool is_measured = noted_.seconds > 0 || former_.read_bytes_per_second > 0;
@@ -142,7 +141,7 @@ void PrefixCache::keep_speeds() {
     store_->record_speeds(now);
 }
 
-// A better rate is believed at once, a worse one step by step.
+// Adopts a better rate at once, a worse one step by step.
 void PrefixCache::note_reading() {
   const ReadStats now = store_->read_stats();
   const double seconds = now.seconds - noted_.seconds,
@@ -152,7 +151,7 @@ void PrefixCache::note_reading() {
   read_rate_ = std::max(rate, read_rate_ / kMostSlowdown);
 }
 
-// Reading must be quicker than computing, as far as it is known how long that takes.
+// Reading must be quicker than computing, once the speed of computing is known.
 bool PrefixCache::is_worth_reading(int64_t n_tokens, int64_t n_pages) {
   if (options_.prefetch == PrefetchPolicy::wait_complete) return true;
   if (options_.least_tokens || prefill_rate_ <= 0) {
@@ -167,7 +166,7 @@ bool PrefixCache::is_worth_reading(int64_t n_tokens, int64_t n_pages) {
   return false;
 }
 
-// For pages of so many tokens, from now on. Never longer than computing would take, when that is known.
+// For the pages of n_tokens, from now on. Never longer than computing them would take, once that is known.
 PrefixCache::Deadline PrefixCache::deadline(int64_t n_tokens) const {
   if (options_.prefetch == PrefetchPolicy::wait_complete) return Clock::now() + kForever;
   if (options_.prefetch == PrefetchPolicy::best_effort) return Clock::now();
@@ -201,10 +200,9 @@ int64_t PrefixCache::try_restore(Timeline& timeline, Tokens history, int64_t n_h
                                      : "no prefix of it is known";
   pump(false);
   const Tokens wanted = history.first(history.size() - 1);
-  if (reading_ && n_wanted(wanted) <= 0 && lacks_pages(wanted)) end_reading();  // it is this one's turn
+  if (reading_ && n_wanted(wanted) <= 0 && lacks_pages(wanted)) end_reading();  // this prompt's turn has come
   begin_reading(wanted, n_held);
-  // A disk that is not read is not measured either: from prompt to prompt it is believed to be less slow,
-  // until it is tried again.
+  // A disk that is not read is not measured: raise its rate with each prompt until it is tried again.
   if (why_none_ == kSlowDisk) read_rate_ *= 2;
   receive(wanted);
   PrefixTree::Match match = tree_.match(wanted);
@@ -229,8 +227,8 @@ void PrefixCache::use(const PrefixTree::Match& match) {
   if (store_) store_->record_use(segments);
 }
 
-// Only whole pages of a timeline are kept from those that want room. Once the tree has given up the page
-// after them, the timeline need not copy it.
+// Locks only the whole pages of a timeline against eviction. Once the tree has evicted the page after them,
+// the timeline need not copy it.
 PrefixTree::Lock PrefixCache::lock_pages(Tokens tokens) {
   return tree_.lock(tree_.match(first_pages(tokens, whole_pages(tokens.size()))));
 }
@@ -274,9 +272,9 @@ void PrefixCache::flush() {
   });
 }
 
-// Pages that would be lost are stored first, if there is memory for that and as long as the disk takes them.
-// Last come those of reads and writes, which must be waited for; a prompt whose read ends so computes
-// instead.
+// Evicts pages. With write-back, pages that would be lost are stored first, while memory allows and the disk
+// takes them. Pages of reads and writes in progress come last, because they must be waited for; a prompt
+// whose read is cancelled computes instead.
 int64_t PrefixCache::reclaim(int64_t n_pages) {
   int64_t n = take_back_reads();
   const int64_t n_at_first = tree_.n_pool_pages();

@@ -1,15 +1,15 @@
-// Prefixes that survive their sequence, and their process: the tree that knows them, the store on disk, and
-// the traffic between disk and pool.
+// Prefixes that outlive their sequence and process: the tree that lists them, the store on disk, and the
+// transfers between disk and pool.
 //
-// A prompt asks with restore() and gets pages it does not compute; what it computes it hands over with
-// remember(). Whatever fails on the disk's side, or for lack of memory or threads, is a miss. All functions
-// are for the thread that computes; reading and writing go on beside it.
+// restore() gives a prompt pages that it need not compute; remember() takes the pages that it has computed. A
+// failure of the disk, or a lack of memory or threads, is a miss. All functions are for the computing thread;
+// other threads read and write.
 //
-// Where the roles' bits differ, tree and store know histories (Timeline::history) in place of tokens: a row
-// that decode made is found only by a prompt that says that decode made it there.
+// Where the roles' bits differ, tree and store hold histories (Timeline::history) in place of tokens: a
+// prompt finds a row that decode made only if it says that decode made it.
 //
 // Invariants: a page that a read or write job names is retained for it until the job is taken back; only
-// whole pages are remembered; a page is stored after the pages ahead of it.
+// whole pages are remembered; a page is stored after the pages before it.
 #pragma once
 
 #include <chrono>
@@ -32,62 +32,63 @@ namespace dsv32 {
 
 class PrefixCache {
  public:
-  // The fingerprint of all that decides the bytes of a page, once it is known; nothing when what it stands
-  // for has changed. Never waits. Asked before anything is stored.
+  // Returns the fingerprint; nothing until it is known, or once the model has changed. Never waits. Called
+  // before each store.
   using Identity = std::function<std::optional<Hash256>()>;
-  // Until `identity` tells, and without a usable directory (after one warning), prefixes are remembered in
-  // memory alone.
+  // Until `identity` returns a fingerprint, and without a usable directory (after one warning), prefixes are
+  // kept only in memory.
   PrefixCache(std::shared_ptr<LatentCache> pool, Identity identity, const PrefixCacheOptions& options);
-  // Stores what waits to be stored. The timelines may be closed already. A read or write that hangs is left
-  // behind, and keeps the pool.
+  // Stores the paths that wait. The timelines may be closed already. A thread whose read or write hangs is
+  // left behind, and keeps the pool.
   ~PrefixCache();
 
   using Tokens = std::span<const int32_t>;
   using Runs = std::span<const TokenRun>;
 
-  // Begins to read what is known of `tokens`, those in the runs decoded; a restore() of them goes on with it.
+  // Begins to read the stored prefix of `tokens`, where decode made those in the runs `decoded`; a restore()
+  // of the same tokens uses this read.
   void prefetch(Tokens tokens, Runs decoded = {});
 
-  // Whether restore() of these tokens would wait. If nothing else is being read, reading them begins.
+  // Whether restore() of these tokens would wait. If no other read is going on, begins to read them.
   enum class Readiness {
     is_ready,
-    is_read,      // what is read has a use for it
-    waits_for_it  // for its turn at the disk: the answer is the same until n_changes() has risen
+    is_read,      // the current read brings pages for it
+    waits_for_it  // its turn at the disk: the answer stays the same until n_changes() rises
   };
   Readiness readiness(Tokens tokens, Runs decoded = {});
   uint64_t n_changes() const { return n_reads_ended_ + tree_.n_changes(); }
 
-  // `timeline` holds the first n_held of `tokens`, by whatever role, and then a longer prefix, if one is
-  // known and worth reading; the last token is never among it. Returns how many tokens it holds.
+  // `timeline` holds the first n_held of `tokens`, made by either role. Extends it to a longer prefix if one
+  // is known and worth reading, but never to the last token. Returns how many tokens it holds.
   int64_t restore(Timeline& timeline, Tokens tokens, int64_t n_held, Runs decoded = {});
 
   // Cancels the current read; a request that still needs it must ask again.
   void end_reading();
 
-  // `timeline` begins with this history: its whole pages are known from now on, and stored by the write
+  // `timeline` begins with this history: adds its whole pages to the tree, and stores them by the write
   // policy.
   void remember(const Timeline& timeline, Tokens history);
 
-  // The timeline is about to be closed.
+  // To be called before the timeline is closed.
   void forget(const Timeline& timeline);
 
-  // So many tokens were computed in so many seconds: what a hit is compared with.
+  // So many tokens were computed in so many seconds: restore() compares the time of a read with this.
   void note_prefill(int64_t n_tokens, double seconds);
 
-  // What was computed behind this history made no sense: it is removed from the disk, and nothing more is
-  // stored.
+  // The logits after this history were not finite: removes its segments from the disk, and stores nothing
+  // more.
   void distrust(Tokens history);
 
-  // The model is not what was hashed: what this object stored is removed, and nothing more is stored.
+  // The model has changed: removes everything that this object stored, and stores nothing more.
   void disown();
 
-  // Gives the disk what it may take now, while no request asks. Returns whether there is more.
+  // Opens the store and gives the writer its next job, while no request calls. Returns whether more is left.
   bool tend();
 
-  // Waits until all that the policy wants stored is on the disk, or has failed.
+  // Waits until everything that is to be stored is on the disk, or has failed.
   void flush();
 
-  // Why restore() last brought nothing in, as half a sentence; empty: it did.
+  // Why the last restore() added nothing, as half a sentence; empty: it added pages.
   const char* why_none() const { return why_none_; }
 
   ReadStats read_stats() const { return store_ ? store_->read_stats() : ReadStats{}; }
@@ -98,7 +99,7 @@ class PrefixCache {
   using Clock = Offload::Clock;
   using Deadline = Offload::Deadline;
 
-  // A failure for lack of memory leaves everything whole and is a miss. Errors have other causes.
+  // Lack of memory leaves everything whole and is a miss. Errors have other causes and are thrown on.
   template <typename Body>
   void attempt(const Body& body) {
     or_miss<Error>(body, &why_none_);
@@ -143,15 +144,16 @@ class PrefixCache {
 
   std::shared_ptr<LatentCache> pool_;
   PrefixCacheOptions options_;
-  Identity identity_;  // empty: there is no disk to ask it for
+  Identity identity_;  // empty: no disk is used
   bool is_identified_ = false, is_disowned_ = false;
-  std::shared_ptr<PrefixStore> store_;  // null: no disk, or none yet
+  std::shared_ptr<PrefixStore> store_;  // null: no disk, or not open yet
   PrefixTree tree_;
   std::shared_ptr<PageReader> reader_;
   std::shared_ptr<PageWriter> writer_;
 
-  // While the disk says what it has: what it said so far; until when prompts wait for the rest, which the
-  // first one that waits decides (a year: for all); and what is to be read then.
+  // While the stored segments are being listed (heads_): those attached so far; until when prompts wait for
+  // the rest, set by the first prompt that waits (a year: until the list is complete); and the prefix to read
+  // then.
   std::shared_ptr<HeadReader> heads_;
   struct Attached {
     PrefixTree::Place place;
@@ -161,26 +163,26 @@ class PrefixCache {
   std::optional<Deadline> heads_until_;
   std::vector<int32_t> prefetched_;
 
-  // The read that is going on: of a path, the pages from first_page on.
+  // The current read: a path's pages from first_page on.
   struct Reading {
     std::vector<int32_t> tokens;  // of the path's whole pages
     int64_t first_page = 0;
     std::shared_ptr<ReadJob> job;
     PrefixTree::Lock lock;
     int64_t n_taken = 0;            // pages from the front that are published
-    std::optional<Deadline> until;  // as long it is waited for; nothing: no prompt waits yet
+    std::optional<Deadline> until;  // prompts wait until then; nothing: none waits yet
   };
   std::unique_ptr<Reading> reading_;
   uint64_t n_reads_ended_ = 0;
-  std::list<std::shared_ptr<ReadJob>> reads_;  // this, and those given up: their pages are to be given back
+  std::list<std::shared_ptr<ReadJob>> reads_;  // the current one, and given-up ones with pages
   std::unordered_map<const Timeline*, PrefixTree::Lock> locks_;
   std::list<std::vector<int32_t>> to_store_;  // paths, whole pages
   bool is_storing_ = true;
   const char* why_none_ = "";
   CacheSpeeds former_;       // of earlier runs
   double prefill_rate_ = 0;  // tokens a second; 0: not known yet
-  double read_rate_;         // bytes a second, as far as it is believed
-  ReadStats noted_;          // what it was made of
+  double read_rate_;         // bytes a second, estimated
+  ReadStats noted_;          // read_stats() at the last estimate
 };
 
 }  // namespace dsv32

@@ -1,8 +1,8 @@
-// How PrefixCache reads: from what a prompt lacks in the pool to pages in the tree.
+// How PrefixCache reads the pages that a prompt lacks into pool and tree.
 //
 //   begin_reading   reserves pages of the pool and asks the disk
-//   receive         waits, as long as the policy says; what has come joins the tree
-//   end_reading     gives back what has not: at once, or when the reads that are in progress end
+//   receive         waits as long as the policy says, and inserts the pages that came into the tree
+//   end_reading     releases the pages that did not come: at once, or when their reads end
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +10,8 @@
 
 namespace dsv32 {
 
-// A near disk has said in a moment what it has; a far one is read when tend() sees that it has.
+// A local disk lists its segments within kMoment. For a slower one, reading begins in tend(), when the list
+// is complete.
 void PrefixCache::prefetch(Tokens tokens, Runs decoded) {
   constexpr std::chrono::milliseconds kMoment{20};
   if (tokens.empty()) return;
@@ -24,7 +25,7 @@ void PrefixCache::prefetch(Tokens tokens, Runs decoded) {
   });
 }
 
-// Asks the disk for the pages that the pool lacks, as far as the pool has room for them.
+// Begins to read the pages of `wanted` that the pool lacks, as many as it has room for.
 void PrefixCache::begin_reading(Tokens wanted, int64_t n_held) {
   if (!store_ || reading_) return;
   take_back_reads();
@@ -48,7 +49,8 @@ void PrefixCache::begin_reading(Tokens wanted, int64_t n_held) {
   if (reading) give_up(*reading->job);
 }
 
-// For the first ones that are not in the pool. False: for none.
+// Asks the reader for the leading `pages` that are not in the pool, as many as it has room for. False: for
+// none.
 bool PrefixCache::ask_for(const std::shared_ptr<ReadJob>& job, std::span<const PrefixPage> pages) {
   for (const PrefixPage& page : pages) {
     if (page.pool.is_there()) break;
@@ -70,14 +72,14 @@ bool PrefixCache::ask_for(const std::shared_ptr<ReadJob>& job, std::span<const P
   return false;
 }
 
-// How many pages of the read `wanted` has a use for.
+// How many pages of the current read `wanted` can use.
 int64_t PrefixCache::n_wanted(Tokens wanted) const {
   const int64_t n_common = std::ranges::mismatch(reading_->tokens, wanted).in1 - reading_->tokens.begin();
   return std::min((n_common + kPageTokens - 1) / kPageTokens - reading_->first_page,
                   std::ssize(reading_->job->pages));
 }
 
-// Publishes what has come, once there is more of it, or at `until`.
+// Waits for more pages, at most until `until`, and publishes those that came.
 PageReader::Progress PrefixCache::take(Deadline until) {
   const PageReader::Progress progress = reader_->wait_pages(*reading_->job, reading_->n_taken, until);
   publish(reading_->n_taken, progress.n_there);
@@ -85,14 +87,14 @@ PageReader::Progress PrefixCache::take(Deadline until) {
   return progress;
 }
 
-// Of what the disk has. A disk is read for one prompt at a time.
+// Whether the disk has pages of `wanted` that the pool lacks. The disk is read for one prompt at a time.
 bool PrefixCache::lacks_pages(Tokens wanted) const {
   const PrefixTree::Match match = tree_.match(wanted);
   return match.n_in_pool() < match.n_pages();
 }
 
-// Keys are taken as they come, since reading pauses while many wait. A read for another prompt is left alone
-// for as long as that one may want it; a prompt that wants nothing of the disk does not wait for its turn.
+// Takes keys as they come, because reading pauses while many wait. Leaves another prompt's read alone as long
+// as that prompt may want it; a prompt that needs nothing from the disk does not wait for its turn.
 PrefixCache::Readiness PrefixCache::readiness(Tokens tokens, Runs decoded) {
   Readiness readiness = Readiness::is_ready;
   attempt([&] {
@@ -114,7 +116,7 @@ PrefixCache::Readiness PrefixCache::readiness(Tokens tokens, Runs decoded) {
   return readiness;
 }
 
-// Takes what comes before the deadline of the pages that `wanted` has in common with what is read.
+// Takes the pages of the current read that `wanted` can use and that come before the deadline.
 void PrefixCache::receive(Tokens wanted) {
   const int64_t n = reading_ ? n_wanted(wanted) : 0;
   if (n <= 0) return;
@@ -137,10 +139,10 @@ void PrefixCache::receive(Tokens wanted) {
   note_reading();
   why_none_ = failed.is_there() ? "its stored prefix is damaged or cannot be read"
                                 : "the disk did not give its stored prefix in time";
-  if (failed.is_there()) tree_.forget_segment(failed.segment);  // nor is the rest of it asked for again
+  if (failed.is_there()) tree_.forget_segment(failed.segment);  // nor are its other pages read
 }
 
-// Pages of the read become what the device sees.
+// Hands pages [begin, end) of the read, with their keys, to the device.
 void PrefixCache::publish(int64_t begin, int64_t end) {
   if (begin == end) return;
   std::vector<PoolPage> pages;
@@ -169,8 +171,8 @@ void PrefixCache::give_up(ReadJob& job) {
   take_back_reads();
 }
 
-// Pages of jobs that were given up, but those that a thread may still write to. Sequences and the tree have
-// their own shares of the pages that came. Returns how many.
+// Releases the pages of jobs that were given up, except those that a thread may still write to, and returns
+// how many. Sequences and the tree have their own shares of pages.
 int64_t PrefixCache::take_back_reads() {
   int64_t n = 0;
   std::erase_if(reads_, [&](const std::shared_ptr<ReadJob>& job) {

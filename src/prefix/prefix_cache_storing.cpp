@@ -1,4 +1,4 @@
-// How PrefixCache stores: what waits for the disk becomes jobs of the writer, one at a time.
+// How PrefixCache stores: paths that wait become jobs of the writer, one at a time.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -8,12 +8,13 @@
 namespace dsv32 {
 namespace {
 
-// Pages whose keys a write job holds in memory: with V3.2's sizes 34 MB.
+// Most pages of a job, which holds their keys in memory: 34 MB with V3.2's sizes.
 constexpr int64_t kJobPages = 64;
 
 }  // namespace
 
-// Stamps are compared after what is stored was computed: it is of the bytes that were hashed.
+// Compares the files' stamps after the pages were computed, so the pages belong to the bytes that were
+// hashed.
 bool PrefixCache::may_store() {
   if (is_storing_ && !identity_()) disown();
   return is_storing_;
@@ -24,7 +25,7 @@ void PrefixCache::stop_storing() {
   to_store_.clear();
 }
 
-// Gives the writer what it may do next; `waits`: until nothing is left to do.
+// Gives the writer its next job; `waits`: waits for it, and goes on until no job is left.
 void PrefixCache::pump(bool waits) {
   if (!store_) return;
   for (;;) {
@@ -39,12 +40,12 @@ void PrefixCache::pump(bool waits) {
   }
 }
 
-// The job that is done, whose pages are given back, or nothing.
+// The finished job, whose pages are released here, or nothing.
 std::unique_ptr<StoreJob> PrefixCache::take_back_write(bool waits) {
   std::unique_ptr<StoreJob> job = writer_->take(waits);
   if (!job) return nullptr;
   for (const PoolPage& page : job->pages) pool_->release(page);
-  if (!job->is_complete) to_store_.clear();  // what the disk does not take now is not offered again
+  if (!job->is_complete) to_store_.clear();  // what the disk refuses is not offered again
   for (const StoreJob::Stored& stored : job->stored)
     tree_.attach_segment(first_pages(job->path, stored.first_page + stored.n_pages), stored.first_page,
                          stored.segment);
@@ -79,8 +80,8 @@ std::unique_ptr<StoreJob> PrefixCache::make_job(Tokens path, PageRun run) {
   return job;
 }
 
-// Pages that would be lost are stored while the request that wants their place waits; other paths are not.
-// False when the disk did not take all of them.
+// Stores one path whose pages would be lost, ahead of all that wait, while the request that needs their
+// memory waits. False when the disk did not take all of them.
 bool PrefixCache::store_leaving(Tokens leaving) {
   std::list<std::vector<int32_t>> others{{leaving.begin(), leaving.end()}};
   others.swap(to_store_);
@@ -99,8 +100,8 @@ void PrefixCache::disown() {
   });
 }
 
-// What this run stored behind such pages is of no more worth than they are: all segments of the path go, and
-// nothing is stored any more.
+// Pages that this run stored after damaged ones are worthless too: discards all segments of the path, and
+// stores nothing more.
 void PrefixCache::distrust(Tokens history) {
   stop_storing();
   if (!store_) return;

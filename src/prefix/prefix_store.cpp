@@ -13,20 +13,21 @@ namespace dsv32 {
 namespace {
 
 constexpr size_t kMaxOpenFiles = 64;
-constexpr char kSpeeds[] = "speeds";  // the note of what was measured
+constexpr char kSpeeds[] = "speeds";  // the note's name
 
-// Also of what a program wrote that measured nonsense.
+// An implausible rate becomes 0, also one from a valid note.
 double sane(double rate) { return rate > 0 && rate < 1e15 ? rate : 0; }
 
-// One segment on its way to the disk: room, bytes, name; in this order, so that at no moment a name stands
-// for a file that is not whole, and what an end in between leaves behind is swept by the next open.
+// Writes one segment: room, bytes, name, in this order, so that a final name never stands for an incomplete
+// file, and the next open() sweeps what an interrupted write left.
 //
-//   reserve   in a turn: other segments leave, a temporary file of the final length appears, locked
-//   write     bytes, then fdatasync; others have their turns meanwhile
+//   reserve   in a turn: evicts other segments, creates a locked temporary file of the final length
+//   write     bytes, then fdatasync; other processes have their turns meanwhile
 //   publish   in a turn: rename to the final name, fsync of the folder
 //
-// The name follows from the tokens and all before them: a process that stores the same finds it taken. A sync
-// that failed is not tried again: the kernel may have dropped what it could not write. The file is removed.
+// The name is a hash of the tokens and all tokens before them, so a process that stores the same segment
+// finds the name taken. A failed sync is not tried again, because the kernel may have dropped the unwritten
+// bytes: the file is removed.
 class SegmentWriter {
  public:
   SegmentWriter(CacheDirectory& directory, const SegmentInfo& segment)
@@ -37,7 +38,7 @@ class SegmentWriter {
   SegmentWriter(const SegmentWriter&) = delete;
   SegmentWriter& operator=(const SegmentWriter&) = delete;
 
-  // True when there is room, or when the same is stored already: is_there.
+  // True when there is room, or when the segment is stored already (is_there).
   bool reserve() {
     folder_ = directory_.make_folder(segment_.fingerprint);
     if (!directory_.check_write(folder_.error())) return false;
@@ -50,7 +51,7 @@ class SegmentWriter {
     file_ = OwnedFd(fs_, fs_.open_at(folder_.get(), temporary, O_RDWR | O_CREAT | O_EXCL));
     if (!directory_.check_write(file_.error())) return false;
     placed_ = std::move(temporary);
-    int result = fs_.try_lock(file_.get());  // says to sweepers that it is being written
+    int result = fs_.try_lock(file_.get());  // tells sweep() that it is being written
     if (result == 0) result = fs_.reserve(file_.get(), segment_.file_bytes());
     return directory_.check_write(result);
   }
@@ -77,8 +78,8 @@ class SegmentWriter {
   bool is_there = false;
 
  private:
-  // False when the same is stored already, in whatever sizes, or what it continues is gone. What has its name
-  // and is damaged, or no file, makes room.
+  // False when the segment is stored already, in whatever sizes, or its parent is gone. Removes an entry of
+  // its name that is damaged or no file of this user.
   bool is_wanted() {
     SegmentFault fault = SegmentFault::none;
     if (const auto file = SegmentFile::open(fs_, folder_.get(), name_, fault)) {
@@ -97,9 +98,9 @@ class SegmentWriter {
   CacheDirectory& directory_;
   FileSystem& fs_ = directory_.fs();
   SegmentInfo segment_;
-  const std::string name_;  // the file's, when it is published
+  const std::string name_;  // of the published file
   OwnedFd folder_, file_;
-  std::string placed_;  // the name that it has and that goes unless it is published; empty: none
+  std::string placed_;  // the name that the destructor removes; empty: none
 };
 
 }  // namespace
@@ -156,7 +157,7 @@ std::vector<StoredSegment> PrefixStore::find(const std::string& file) {
   });
 }
 
-// From the root down, so that what continues nothing, or something else, is left out.
+// Returns segments from the root down, without those that do not continue their parent's pages.
 std::vector<StoredSegment> PrefixStore::reach(StoredSegment first) {
   std::vector<StoredSegment> found, next;
   next.push_back(std::move(first));
@@ -187,7 +188,7 @@ void PrefixStore::take_back() {
   written_.clear();
 }
 
-// Takes a segment's file away unless others may need it.
+// Closes a segment's file and removes it, unless a newer version wrote it.
 void PrefixStore::remove(const Hash256& segment, SegmentFault why) {
   {
     const std::lock_guard lock(mutex_);
@@ -226,7 +227,7 @@ std::shared_ptr<const SegmentFile> PrefixStore::open_file(const Hash256& segment
   std::shared_ptr<const SegmentFile> file = known_file(segment);
   if (file) return file;
   for (const bool is_again : {false, true}) {
-    if (is_again) {  // out of descriptors, perhaps: those kept open are ours to close
+    if (is_again) {  // perhaps out of descriptors: close the files kept open
       const std::lock_guard lock(mutex_);
       open_.clear();
     }
@@ -239,7 +240,7 @@ std::shared_ptr<const SegmentFile> PrefixStore::open_file(const Hash256& segment
   }
   if (!file) return nullptr;
   if (file->info().chain != segment || !file->info().has_sizes_of(sizes_)) {
-    fault = SegmentFault::damaged;  // whole, but not what its name stands for
+    fault = SegmentFault::damaged;  // whole, but not the segment that it is named after
     return nullptr;
   }
   const std::lock_guard lock(mutex_);
@@ -276,7 +277,7 @@ void PrefixStore::record_use(std::span<const Hash256> segments) {
   });
 }
 
-// In a turn. What fails is lost: these are counts, not facts.
+// In a turn. Uses that cannot be written are lost: they only guide eviction.
 void PrefixStore::write_uses() {
   std::vector<Hash256> uses;
   {
@@ -288,7 +289,7 @@ void PrefixStore::write_uses() {
     if (folder.is_open()) directory_->record_use(folder.get(), CacheFiles::segment_file(segment));
 }
 
-// In a turn of its own, if there are any.
+// Writes the pending uses, if any, in a turn of its own.
 void PrefixStore::flush_uses() {
   or_miss([this] {
     {

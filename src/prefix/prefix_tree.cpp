@@ -20,7 +20,7 @@ int64_t common_tokens(Tokens page, Tokens prompt) {
 }  // namespace
 
 struct PrefixTree::Node : std::enable_shared_from_this<Node> {
-  // Any tokens may be looked up, a page or less.
+  // Lookups compare the first page of any tokens, or fewer.
   struct ByTokens {
     using is_transparent = void;
     static Tokens key(const std::shared_ptr<Node>& node) { return node->tokens; }
@@ -40,7 +40,7 @@ struct PrefixTree::Node : std::enable_shared_from_this<Node> {
   int64_t n_pool_children = 0;               // children with a pool part, or with such children
   bool is_counted = false;                   // in the parent's n_pool_children
   std::optional<EvictionKey> candidate_key;  // as it stands in candidates_
-  Candidates::node_type candidate;           // its place there while it has none, so that joining cannot fail
+  Candidates::node_type candidate;           // its set node while not in the set: insertion never fails
 
   // The child with the first page of `prompt`, or none.
   Node* child(Tokens prompt) const {
@@ -51,8 +51,8 @@ struct PrefixTree::Node : std::enable_shared_from_this<Node> {
   std::vector<int32_t> path_tokens() const;  // from the root to the end of this node
 };
 
-// The child with most tokens in common is one of the two neighbours of the prompt's place among them. A hole
-// cannot be matched: the next one then is the neighbour.
+// The child that shares most tokens is one of the two neighbours of the prompt's place among the children. A
+// hole cannot be matched and is skipped.
 PrefixTree::Node* PrefixTree::Node::best_child(Tokens prompt) const {
   const auto is_open = [](const auto& child) { return child->page.is_there(); };
   const auto place = children.lower_bound(prompt);
@@ -148,7 +148,7 @@ PrefixTree::Node& PrefixTree::attach(Node& from, Tokens tokens, int64_t first_pa
   return add(from, tokens, pages, use, false);
 }
 
-// Returns the last page that is there or was added.
+// Returns the last node that was found or added.
 PrefixTree::Node& PrefixTree::add(Node& from, Tokens tokens, std::span<const PrefixPage> pages,
                                   const UseRecord& record, bool is_use) {
   assert(tokens.size() == pages.size() * kPageTokens);
@@ -165,7 +165,7 @@ PrefixTree::Node& PrefixTree::add(Node& from, Tokens tokens, std::span<const Pre
   return *node;
 }
 
-// A leaf that has no parts yet. All that takes memory comes before anything is changed.
+// Adds a leaf without parts. Allocates everything before it changes anything.
 PrefixTree::Node& PrefixTree::append(Node& parent, Tokens tokens, const UseRecord& record) {
   auto leaf = std::make_shared<Node>();
   leaf->parent = &parent;
@@ -194,7 +194,7 @@ void PrefixTree::lock(Node& end) {
     if (node->n_locks++ == 0) update_candidate(*node);
 }
 
-// The holes that the lock kept go. The uppermost takes the others with it.
+// Drops the holes that only this lock kept. Dropping the uppermost drops the others.
 void PrefixTree::unlock(Node& end) {
   Node* first_hole = nullptr;
   for (Node* node = &end; node->parent; node = node->parent) {
@@ -207,7 +207,7 @@ void PrefixTree::unlock(Node& end) {
 
 void PrefixTree::forget_segment(const Hash256& segment) { forget_segment(*root_, segment); }
 
-// Ends first: what leaves takes no node with it that is still to be visited.
+// Visits children first, so that a dropped node never takes unvisited nodes with it.
 void PrefixTree::forget_segment(Node& node, const Hash256& segment) {
   for (auto child = node.children.begin(); child != node.children.end();) forget_segment(**child++, segment);
   DiskPage& disk = node.page.disk;
@@ -242,8 +242,7 @@ int64_t PrefixTree::evict_pool(int64_t n_pages, const BeforeLeaving& before) {
   return n_at_first - n_pool_pages_;
 }
 
-// `before` may have segments forgotten: the lock keeps the node until its page is dealt with, and its end
-// drops those that are then nowhere.
+// `before` may forget segments: the lock keeps the node until its page is released; its end drops the holes.
 void PrefixTree::evict(Node& node, const BeforeLeaving& before) {
   Lock held;
   if (before && !node.page.disk.is_there()) {
@@ -281,7 +280,7 @@ void PrefixTree::touch(Node& node, uint64_t n_hits) {
   update_candidate(node);
 }
 
-// After a node's pool part came or went: tells its ancestors, as far up as that changes anything.
+// After a node's pool part came or went: updates its ancestors' counts, as far up as they change.
 void PrefixTree::settle(Node& changed) {
   for (Node* node = &changed; node->parent; node = node->parent) {
     update_candidate(*node);

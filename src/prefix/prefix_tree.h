@@ -1,20 +1,20 @@
-// Which token sequences have their pages remembered, in the pools of memory, on disk, or in both.
+// The token sequences whose pages are in the pool, on disk, or in both.
 //
-// A node is one page: its parent is the page before it. A match counts single tokens: a prompt that leaves a
-// page in its middle still has that page's first tokens, because no row depends on what comes after it. So
-// children of a node may share up to kPageTokens - 1 tokens; they are sorted by their tokens, and the one
-// with the longest common prefix is a neighbour of the place of the prompt's own page.
+// A node is one page; its parent is the page before it. A match counts single tokens: a prompt that leaves a
+// page in its middle still matches the page's first tokens, because no row depends on later tokens. So
+// children of a node may share up to kPageTokens - 1 tokens. They are sorted by their tokens, so the child
+// with the longest common prefix is next to the place of the prompt's own page.
 //
-// The tree knows neither files nor a backend. It is one more user of each pool page it names (PagePins). One
-// thread at a time. A call that finds no memory throws std::bad_alloc and leaves the tree whole, perhaps with
-// a part of what it was to do; giving up pages and locks needs none.
+// The tree knows neither files nor a backend. It is one user of each pool page that it names (PagePins). One
+// thread at a time. A call that lacks memory throws std::bad_alloc and leaves the tree whole, perhaps with a
+// part of its work done; releasing pages and locks needs no memory.
 //
 // Invariants, between calls:
 //   1. no two children of a node have the same tokens;
 //   2. a parent is locked at least as often as all its children together;
-//   3. a page is in the pool or on disk. Only while it is locked it may be in neither, when its segment was
-//      forgotten. Such a hole ends every match; an insert may fill it. With the last lock it leaves the tree,
-//      and all that is behind it, which cannot be reached and must not keep pool pages.
+//   3. a page is in the pool or on disk. Only a locked page whose segment was forgotten may be in neither.
+//      Such a hole ends every match; an insert may fill it. With its last lock it leaves the tree, with all
+//      pages behind it, which no match can reach and which must not keep pool pages.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@
 
 namespace dsv32 {
 
-// Page `number` of a stored segment, which its chain hash (segment.h) names.
+// Page `number` of the stored segment with this chain hash (segment.h).
 struct DiskPage {
   Hash256 segment{};
   int32_t number = -1;
@@ -61,8 +61,8 @@ class PrefixTree {
   struct Node;
 
  public:
-  // A prompt's longest known prefix. Holds until a page leaves the tree, so lock it first; a stale one stops
-  // the program.
+  // A prompt's longest known prefix. Valid until a page leaves the tree, so lock it first; using a stale
+  // match stops the program.
   struct Match {
     int64_t n_tokens = 0;
     std::vector<PrefixPage> pages;  // [ceil(n_tokens / kPageTokens)]; the last one may be used in part
@@ -75,14 +75,14 @@ class PrefixTree {
     uint64_t n_removals = 0;  // of the tree, when this was found
   };
 
-  // While it lives, a matched path stays in the pool and in the tree. Must not outlive the tree.
+  // A Lock keeps a matched path in the pool and in the tree. Must not outlive the tree.
   struct Unlock {
     PrefixTree* tree = nullptr;
     void operator()(Node* node) const { tree->unlock(*node); }
   };
   using Lock = std::unique_ptr<Node, Unlock>;
 
-  // Sees the tokens, from the first one on, of a path whose last page is about to leave the pool.
+  // Called with all tokens of a path whose last page is about to leave the pool.
   using BeforeLeaving = std::function<void(std::span<const int32_t> tokens)>;
 
   PrefixTree(PagePins& pins, EvictionPolicy policy);
@@ -90,44 +90,45 @@ class PrefixTree {
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
 
-  // The longest prefix of `tokens` whose pages are all there. No side effects. Of two pages that share as
-  // much with the prompt, one in the pool is taken first.
+  // The longest prefix of `tokens` whose pages are all known. No side effects. Of two pages that share
+  // equally many tokens with the prompt, takes the one in the pool.
   Match match(std::span<const int32_t> tokens) const;
-  // The tokens of a match's pages, whole pages: beyond n_tokens those of the page, not of the prompt.
-  // insert() takes a page that was read from disk under these.
+  // The tokens of a match's whole pages; beyond n_tokens they are the page's, not the prompt's. A page that
+  // was read from disk is inserted under these tokens.
   std::vector<int32_t> tokens_of(const Match& match) const;
   // Counts one hit and one use of each page of the match.
   void use(const Match& match);
   [[nodiscard]] Lock lock(const Match& match);
 
-  // Adds whole pages: tokens [pages.size() * kPageTokens]. A known page keeps its parts and takes those it
-  // lacks; the tree becomes a user of the pool pages it takes. Counts as a use, not as a hit. Stops at a page
-  // of which neither the tree nor the caller has a part.
+  // Adds whole pages: tokens [pages.size() * kPageTokens]. A known page keeps its parts (pool, disk) and
+  // takes those it lacks; the tree becomes a user of the pool pages it takes. Counts as a use, not as a hit.
+  // Stops at a page that neither the tree nor the caller has.
   void insert(std::span<const int32_t> tokens, std::span<const PrefixPage> pages);
   // `segment` holds the pages of `tokens` (whole pages) from `first_page` on, as its pages 0, 1, ... Unknown
-  // pages join the tree with `use`; known ones keep their record and the disk part that they have. Stops at
-  // an unknown page before `first_page`. Not a use; the tree's logical time moves on to a later `use`.
+  // pages join the tree with `use`; known pages keep their record and their disk part. Stops at an unknown
+  // page before `first_page`. Does not count as a use; moves the tree's logical time forward to a later
+  // `use`.
   void attach_segment(std::span<const int32_t> tokens, int64_t first_page, const Hash256& segment,
                       const UseRecord& use = {});
-  // A page, or the place ahead of all prompts; nothing once that has left the tree.
+  // A page, or the root; expired once the page has left the tree.
   using Place = std::weak_ptr<Node>;
   Place root() const { return root_; }
-  // The same for one of many segments: `tokens` are its own, and follow the page that is `n_back` pages
-  // before `place`. Returns the place of its last page.
+  // Like attach_segment(), without the walk from the root: `tokens` are the segment's own, and follow the
+  // page that is `n_back` pages before `place`. Returns the place of the segment's last page.
   Place attach_behind(const Place& place, int64_t n_back, std::span<const int32_t> tokens,
                       const Hash256& segment, const UseRecord& use);
-  // Drops all that refers to a segment, and the holes that this makes (invariant 3). Walks the whole tree.
+  // Drops all references to a segment, and the holes that this makes (invariant 3). Walks the whole tree.
   void forget_segment(const Hash256& segment);
 
-  // Gives back up to `n_pages` pool pages, in the policy's order, and returns how many. A page goes only when
-  // it is not locked and no page behind it has a pool part; so paths shrink from their ends. What is on disk
-  // stays known; the rest leaves the tree, with what is behind it. `before` may store pages that would be
-  // lost so: it calls only const functions, attach_segment() for known pages, and forget_segment(). What it
-  // throws is thrown on, with the tree whole.
+  // Releases up to `n_pages` pool pages, in the policy's order, and returns how many. Evicts a page only when
+  // it is not locked and no page behind it has a pool part, so paths shrink from their ends. A page that is
+  // on disk stays in the tree; any other leaves it, with all pages behind it. `before` may store pages that
+  // would be lost: it may call only const functions, attach_segment() for known pages, and forget_segment().
+  // Its exceptions are thrown on, with the tree whole.
   int64_t evict_pool(int64_t n_pages, const BeforeLeaving& before = {});
 
   // The longest runs of pages along `tokens` (whole pages) with a pool part and no disk part. Ends at the
-  // first page that is neither stored nor in a run, for no page is stored before the one ahead of it.
+  // first page that is neither on disk nor in the pool, because no page is stored before its parent.
   std::vector<PageRun> unstored(std::span<const int32_t> tokens) const;
 
   int64_t n_pages() const { return n_pages_; }
@@ -160,7 +161,7 @@ class PrefixTree {
   PagePins& pins_;
   EvictionPolicy policy_;
   std::shared_ptr<Node> root_;
-  Candidates candidates_;  // nodes with a pool part, none behind them, and no lock
+  Candidates candidates_;  // unlocked nodes with a pool part and none behind them
   uint64_t time_ = 0, n_removals_ = 0, n_joined_ = 0;
   int64_t n_pages_ = 0, n_pool_pages_ = 0, n_disk_pages_ = 0;
 };

@@ -21,7 +21,7 @@ constexpr uint64_t kBlock = 4096;
 constexpr uint64_t kBatchBytes = 16 << 20;  // of one request
 constexpr int64_t kMaxParts = 1024;         // of one request
 constexpr int64_t kMaxLayers = 4096, kMaxPartBytes = 1 << 28, kMaxPage = int64_t{1} << 40;
-// Header and tokens of the longest segment; never past the trailer.
+// Header and tokens of the longest segment; every segment's file is longer.
 constexpr uint64_t kHeadBytes = kBlock + kMaxSegmentPages * kPageTokens * sizeof(int32_t);
 constexpr char kMagic[8] = {'D', 'S', 'V', '3', '2', 'K', 'V', 'S'};
 constexpr char kCommitMark[8] = {'D', 'S', 'V', '3', '2', 'E', 'N', 'D'};
@@ -92,7 +92,7 @@ AlignedBuffer aligned_buffer(uint64_t n_bytes) {
   return AlignedBuffer(static_cast<uint8_t*>(std::aligned_alloc(kBlock, std::max(padded(n_bytes), kBlock))));
 }
 
-// A page as it lies in the file; the padding is zero.
+// Writes a page to `record` as it lies in the file, with zeros as padding.
 void gather(const SegmentHead& sizes, const PageSource& page, uint8_t* record) {
   const size_t rows_bytes = static_cast<size_t>(sizes.rows_page_bytes);
   const size_t keys_bytes = static_cast<size_t>(sizes.n_layers * sizes.keys_page_bytes);
@@ -112,7 +112,7 @@ SegmentTrailer trailer_of(const SegmentHead& head, const Sum& header_sum) {
 
 bool is_own_file(const FileInfo& file) { return file.is_regular && file.owner == ::geteuid(); }
 
-// Of all errors EIO alone says something about the file; the others are about this moment.
+// EIO alone means that the file is damaged; other errors may pass.
 SegmentFault fault_of(int64_t negative_errno) {
   if (negative_errno == -ENOENT) return SegmentFault::vanished;
   return negative_errno == -EIO ? SegmentFault::damaged : SegmentFault::unreadable;
@@ -168,7 +168,7 @@ uint64_t SegmentHead::page_offset(int64_t page) const {
 }
 uint64_t SegmentHead::file_bytes() const { return page_offset(n_pages) + kBlock; }
 
-// Through O_DIRECT until the file system refuses it, then through the page cache; nothing after an error.
+// Writes through O_DIRECT until the file system refuses it, then through the page cache. Stops at an error.
 int write_segment(FileSystem& fs, int fd, int direct_fd, const SegmentInfo& info,
                   std::span<const PageSource> pages) {
   const uint64_t page_bytes = info.page_bytes(), head_bytes = info.page_offset(0);
@@ -202,7 +202,7 @@ int write_segment(FileSystem& fs, int fd, int direct_fd, const SegmentInfo& info
   const SegmentTrailer trailer = trailer_of(info, header.sum);
   std::memcpy(block.get(), &trailer, sizeof trailer);
   write(kBlock, info.file_bytes() - kBlock);
-  if (result == 0) result = fs.fdatasync(fd);  // of the file, whichever descriptor wrote it
+  if (result == 0) result = fs.fdatasync(fd);  // covers the writes of both descriptors
   if (direct_fd < 0) fs.drop_cached(fd);
   return result;
 }
@@ -231,14 +231,14 @@ std::shared_ptr<const SegmentFile> SegmentFile::open(FileSystem& fs, int directo
   return nullptr;
 }
 
-// Opens what is a file of ours, and nothing else: opening alone makes some devices act.
+// Opens only regular files of this user: merely opening some devices makes them act.
 SegmentFault SegmentFile::open_own(int directory, const std::string& name, FileInfo& file) {
   if (const int result = fs_.stat_at(directory, name, file); result != 0) return fault_of(result);
   if (!is_own_file(file)) return SegmentFault::foreign;
   fd_ = OwnedFd(fs_, fs_.open_at(directory, name, O_RDONLY | (unit_ > 1 ? O_DIRECT : 0)));
   if (!fd_.is_open()) return fault_of(fd_.error());
   if (const int result = fs_.stat(fd_.get(), file); result != 0) return fault_of(result);
-  return is_own_file(file) ? SegmentFault::none : SegmentFault::unreadable;  // exchanged meanwhile
+  return is_own_file(file) ? SegmentFault::none : SegmentFault::unreadable;  // replaced meanwhile
 }
 
 // Header and tokens.
@@ -269,7 +269,7 @@ SegmentFault SegmentFile::read_trailer() const {
   return std::memcmp(end.get(), &trailer, kBlock) == 0 ? SegmentFault::none : SegmentFault::damaged;
 }
 
-// All of the parts; a file that ends before is damaged.
+// Reads all parts; a file that ends early is damaged.
 SegmentFault SegmentFile::read(std::vector<iovec> parts, uint64_t offset) const {
   int64_t n_bytes = 0;
   for (const iovec& part : parts) n_bytes += static_cast<int64_t>(part.iov_len);

@@ -7,12 +7,12 @@
 namespace dsv32 {
 namespace {
 
-constexpr size_t kHeadThreads = 24;  // reads of 8 KiB: a disk far away does many at a time
-// More than keep a disk busy: while some read, others verify what came.
+constexpr size_t kHeadThreads = 24;  // reads of 8 KiB: a remote disk does many at a time
+// More than keep a disk busy: while some threads read, others verify.
 constexpr size_t kPageThreads = 8;
-// Enough for the disk's full rate, and few enough that the threads share a prompt.
+// Large enough for the disk's full rate, small enough that the threads share a prompt.
 constexpr size_t kRequestBytes = size_t{12} << 20;
-constexpr size_t kMostKeyBytes = size_t{256} << 20;  // in memory at a time
+constexpr size_t kMostKeyBytes = size_t{256} << 20;  // of keys that wait in memory
 
 // Stores a job's pages segment by segment, in their order; stops at the first that is not stored.
 void store_job(PrefixStore& store, StoreJob& job) {
@@ -57,7 +57,7 @@ HeadReader::Told HeadReader::wait_told(Deadline deadline) {
   return std::exchange(told_, {});
 }
 
-// What has not come for lack of memory is not there.
+// Segments that were not read for lack of memory count as missing.
 void HeadReader::work(Lock& lock) {
   if (!std::exchange(is_begun_, true)) open(lock);
   while (store_ && next_ < names_.size() && !is_ending_) {
@@ -69,7 +69,7 @@ void HeadReader::work(Lock& lock) {
   }
 }
 
-// On the first thread, which has the others made.
+// Runs on the first thread, and starts the others.
 void HeadReader::open(Lock& lock) {
   lock.unlock();
   std::shared_ptr<PrefixStore> opened = PrefixStore::open(options_, files_, warn_);
@@ -91,7 +91,7 @@ PageReader::PageReader(std::shared_ptr<PrefixStore> store, std::shared_ptr<const
       store_(std::move(store)),
       key_bytes_(static_cast<size_t>(store_->sizes().n_layers * store_->sizes().keys_page_bytes)) {}
 
-// As many threads as there are requests for.
+// Starts as many threads as there are requests, up to kPageThreads.
 bool PageReader::read(std::shared_ptr<ReadJob> job) {
   const std::vector<PageRead>& pages = job->pages;
   const size_t n_most = std::clamp<size_t>(kRequestBytes / store_->sizes().page_bytes(), 1, kMaxSegmentPages);
@@ -163,7 +163,7 @@ void PageReader::drop_keys(PageRead& page) {
   page.keys = {};
 }
 
-// The first request always may, even over the limit.
+// While no keys are in memory the first request may begin, even over the limit.
 bool PageReader::can_begin() const {
   if (requests_.empty()) return false;
   return n_key_bytes_ == 0 || n_key_bytes_ + requests_.front().pages().size() * key_bytes_ <= kMostKeyBytes;
