@@ -1,9 +1,9 @@
 // One error type for the whole program.
 //
-// Anything on the host may throw `Error`; main() catches it (message and exit code), and a batch at each
-// request. A message is one lower-case sentence with the value found and what was expected; a hint says what
-// to type next. Mistakes of ours are asserts; input from outside (files, flags, JSON) always comes here
-// instead.
+// Anything on the host may throw `Error`; main() catches it (message and exit code), and a batch catches it
+// for each request. A message is one lower-case sentence with the value found and what was expected; a hint
+// says what to type next. Faults of the program are asserts; faults of input (files, flags, JSON) are always
+// Errors.
 #pragma once
 
 #include <cstdarg>
@@ -16,7 +16,7 @@
 
 namespace dsv32 {
 
-// The kinds are the exit codes' reasons; see exit_code().
+// exit_code() gives each kind's exit code.
 enum class ErrorKind {
   usage,         // a flag, a prompt, an unreadable input file
   model,         // the model file is missing, damaged, or not DeepSeek-V3.2
@@ -24,7 +24,7 @@ enum class ErrorKind {
   context_full,  // more tokens than the context holds
   io,            // reading or writing failed
   device,        // an accelerator failed
-  internal,      // ours
+  internal,      // a fault of the program
 };
 
 // Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 batch with failures, 129/130/143 signals (set
@@ -73,7 +73,7 @@ constexpr long long as_ll(int64_t value) { return value; }  // for "%lld"
   throw Error(kind, message, std::move(hint));
 }
 
-// What a handler has caught, whatever it was.
+// The exception that a handler has caught, as an Error.
 inline Error current_error() {
   try {
     throw;

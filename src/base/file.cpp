@@ -20,8 +20,8 @@ namespace dsv32 {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-// Between two changes that have different times: a tick of the system's clock, or what a file system without
-// fractions of a second keeps.
+// Nanoseconds after which another change gets another time: a tick of the system's clock, or more where the
+// file system keeps no fractions of a second.
 constexpr int64_t kTick = 10'000'000, kCoarse = 2 * kSecond;
 
 int64_t in_ns(const timespec& time) { return int64_t{time.tv_sec} * kSecond + time.tv_nsec; }
@@ -92,7 +92,7 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
       file_(std::move(other.file_)),
       bytes_(std::exchange(other.bytes_, {})) {}
 
-// A name that goes changes the file's ctime, and no byte.
+// Removing a name changes the file's ctime, but no byte.
 bool MappedFile::is_unchanged() const {
   std::optional<FileStamp> now = stamp_of(file_.get());
   if (!now || *now == stamp_) return now.has_value();

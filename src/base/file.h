@@ -1,11 +1,11 @@
 // A file mapped read-only into memory, and whole text files.
 //
-// MappedFile owns the mapping; its bytes stay valid until it goes. Pages are read when first touched, so
+// MappedFile owns the mapping; its bytes stay valid while it lives. Pages are read when first touched, so
 // mapping 400 GB costs nothing. Another process that truncates the file raises SIGBUS on access:
-// install_truncation_guard() turns that into one line and exit code 3. One that writes to it raises nothing:
-// the file's stamp tells, which the system changes ahead of the bytes. It does not tell of what another
-// machine writes on a network file system before this one hears of it, nor of stores through another mapping
-// to pages that were dirty already.
+// install_truncation_guard() turns that into one line and exit code 3. A process that writes to the file
+// raises no signal, but the system changes the file's stamp before the bytes. The stamp misses writes of
+// another machine on a network file system until this machine learns of them, and stores through another
+// mapping to pages that were dirty already.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 
 namespace dsv32 {
 
-// What changes when a file is written to or another takes its place.
+// Changes when the file is written to or replaced.
 struct FileStamp {
   uint64_t device = 0, inode = 0, n_bytes = 0;
   int64_t written_ns = 0, changed_ns = 0;  // mtime and ctime, since 1970
@@ -29,10 +29,10 @@ struct FileStamp {
   bool operator==(const FileStamp&) const = default;
 };
 
-// Of an open file; nothing when the system does not say.
+// Of an open file; nothing when the system does not give it.
 std::optional<FileStamp> stamp_of(int fd);
 
-// Throws Error{model}: the model file at `path` is not what it was when it was opened.
+// Throws Error{model}: the model file at `path` has changed since it was opened.
 [[noreturn]] void fail_changed(const std::string& path);
 
 class MappedFile {
@@ -46,7 +46,7 @@ class MappedFile {
   const std::string& path() const { return path_; }
   std::span<const uint8_t> bytes() const { return bytes_; }
   const FileStamp& stamp() const { return stamp_; }  // when it was opened
-  // Whether its bytes are those of then. Losing its name, to another file or for good, is no change.
+  // Whether its bytes are still the same. Losing its name, to another file or for good, is no change.
   bool is_unchanged() const;
   // Waits until a further change would show in the stamp: up to 10 ms, or 2 s where the file's times are
   // coarse. Throws Error{model} when it has changed.
@@ -63,8 +63,8 @@ class MappedFile {
 void install_truncation_guard();
 
 // A whole text file or, for "-", standard input, without a byte order mark. `max_bytes` bounds what is read;
-// Error{usage} names the file and why, as plain_text() does. A handled signal ends the reading so too.
-// on_wait() is called once, when nothing has come for half a second.
+// Throws Error{usage} with the file and the reason, as plain_text() does; also when a handled signal
+// interrupts the reading. on_wait() is called once, when nothing has come for half a second.
 std::string read_text(const std::string& path, size_t max_bytes, std::function<void()> on_wait = {});
 
 }  // namespace dsv32

@@ -19,9 +19,9 @@ namespace dsv32 {
 namespace {
 
 constexpr int kMaxParts = 1024;                  // of one preadv (UIO_MAXIOV)
-constexpr int kMaxStalls = 3;                    // transfers of less than a unit that are tried again
+constexpr int kMaxStalls = 3;                    // retries of transfers of less than a unit
 constexpr int64_t kNanoseconds = 1'000'000'000;  // of a second
-constexpr int64_t kMaxSeconds = 9'000'000'000;   // whose nanoseconds can be counted
+constexpr int64_t kMaxSeconds = 9'000'000'000;   // whose nanoseconds fit into int64_t
 
 template <typename Result>
 Result checked(Result result) {
@@ -43,7 +43,7 @@ int checked_info(int result, const struct stat& from, FileInfo& info) {
   return 0;
 }
 
-// Removes the first `n_bytes` of what is to be read.
+// Removes the first `n_bytes` from `parts`.
 void advance(std::vector<iovec>& parts, size_t& first, size_t n_bytes) {
   while (n_bytes > 0) {
     iovec& part = parts[first];
@@ -87,7 +87,7 @@ int FileSystem::reserve(int fd, uint64_t n_bytes) {
   const auto length = static_cast<off_t>(n_bytes);
   if (::fallocate(fd, 0, 0, length) == 0) return 0;
   if (errno != EOPNOTSUPP && errno != ENOSYS) return -errno;
-  return checked(::ftruncate(fd, length));  // at least the length, which used_bytes() counts
+  return checked(::ftruncate(fd, length));  // reserves nothing, but used_bytes() counts the length
 }
 
 void FileSystem::drop_cached(int fd) { ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); }
@@ -115,7 +115,7 @@ int FileSystem::unlink(int directory, const std::string& name) {
 
 int FileSystem::list(int directory, std::vector<std::string>& names) {
   names.clear();
-  // A descriptor of its own: the position in the directory belongs to it.
+  // A descriptor of its own, because it holds the position in the directory.
   const int fd = ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return -errno;
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(fd), ::closedir);
@@ -175,7 +175,7 @@ int64_t read_fully(FileSystem& fs, int fd, std::vector<iovec> parts, uint64_t of
     if (n < 0) return n;
     const size_t usable = static_cast<size_t>(n) / unit * unit;
     if (usable == 0 && n > 0 && ++n_stalls <= kMaxStalls) continue;
-    if (usable == 0) return n_read + n;  // the end of the file, or its last part of a unit
+    if (usable == 0) return n_read + n;  // the end of the file, or a partial unit before it
     n_read += static_cast<int64_t>(usable);
     advance(parts, first, usable);
   }
@@ -191,7 +191,7 @@ int write_fully(FileSystem& fs, int fd, std::span<const uint8_t> bytes, uint64_t
     if (n < 0) return static_cast<int>(n);
     const size_t usable = static_cast<size_t>(n) / unit * unit;
     if (usable == 0 && ++n_stalls <= kMaxStalls) continue;
-    if (usable == 0) return -EIO;  // no progress: going on would never end
+    if (usable == 0) return -EIO;  // no progress: retrying would never end
     bytes = bytes.subspan(usable);
     offset += usable;
   }

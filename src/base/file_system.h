@@ -1,10 +1,10 @@
 // The calls of the operating system that the disk cache and the kept talks make.
 //
-// Every step towards the disk is a virtual function here, so that a test can let it fail, cut it short, or
-// lose what no sync has made durable. These functions retry nothing; the functions below the class do.
+// Every step towards the disk is a virtual function, so that a test can make it fail, cut it short, or lose
+// data that was not synced. These functions retry nothing; the functions below the class do.
 //
-// Results follow the kernel: a value >= 0, or a negative errno. Every name is relative to an open directory
-// and is never followed when it is a symbolic link. Any number of threads.
+// Results follow the kernel: a value >= 0, or a negative errno. Names are relative to an open directory;
+// symbolic links are never followed. Any number of threads.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ struct FileInfo {
   uint64_t n_bytes = 0;     // length
   uint64_t disk_bytes = 0;  // blocks taken
   uint64_t device = 0, inode = 0;
-  int64_t changed_ns = 0;  // when it was last changed, since 1970 (to 2255): what set_time() sets
+  int64_t changed_ns = 0;  // mtime, since 1970 (to 2255), as set_time() sets it
 };
 
 struct SpaceInfo {
@@ -40,7 +40,7 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // A directory by its path, the last component no symbolic link; a descriptor for the calls below.
+  // Opens a directory, whose last component must not be a symbolic link, for the calls below.
   virtual int open_directory(const std::string& path);
   // `flags` as for open(2); O_NOFOLLOW, O_CLOEXEC and O_NONBLOCK are added. New files get `mode` whatever the
   // umask.
@@ -49,29 +49,29 @@ class FileSystem {
 
   virtual ssize_t preadv(int fd, const iovec* parts, int n_parts, uint64_t offset);
   virtual ssize_t pwrite(int fd, const void* bytes, size_t n_bytes, uint64_t offset);
-  // Takes the room for a file of `n_bytes` now, so that a full disk shows before the data is written.
+  // Reserves the room for a file of `n_bytes`, so that a full disk shows before the data is written.
   virtual int reserve(int fd, uint64_t n_bytes);
-  // Tells the kernel that the file's bytes in its page cache are not wanted: they would displace the weights.
+  // Drops the file's bytes from the kernel's page cache, where they would displace the weights.
   virtual void drop_cached(int fd);
 
   virtual int fsync(int fd);      // of a directory: its entries
   virtual int fdatasync(int fd);  // of a file: its bytes and length
 
   virtual int make_directory(int directory, const std::string& name, mode_t mode = 0700);
-  // -EEXIST: no overwriting.
+  // Never overwrites: -EEXIST.
   virtual int rename_new(int directory, const std::string& from, const std::string& to);
   virtual int unlink(int directory, const std::string& name);        // an empty directory too
   virtual int list(int directory, std::vector<std::string>& names);  // without . and ..
 
   virtual int stat_at(int directory, const std::string& name, FileInfo& info);
   virtual int stat(int fd, FileInfo& info);
-  virtual int set_time(int directory, const std::string& name, int64_t changed_ns);  // of the last change
+  virtual int set_time(int directory, const std::string& name, int64_t changed_ns);  // its mtime
   virtual int space(int fd, SpaceInfo& info);
 
   virtual int try_lock(int fd);  // an exclusive flock, without waiting; -EWOULDBLOCK
   virtual int unlock(int fd);
 
-  std::atomic<uint64_t> n_writes_done{0};  // by write_fully(): shows whether a slow write goes on
+  std::atomic<uint64_t> n_writes_done{0};  // by write_fully(): shows that a slow write goes on
 };
 
 FileSystem& real_file_system();
@@ -101,22 +101,25 @@ class OwnedFd {
 };
 
 // Reads until `parts` are full or the file ends; EINTR and short reads are continued. `unit` (a power of
-// two): reads go on at multiples of it only, as O_DIRECT wants. The bytes read, or a negative errno.
+// two): reads go on only at multiples of it, as O_DIRECT requires. Returns the bytes read, or a negative
+// errno.
 int64_t read_fully(FileSystem& fs, int fd, std::vector<iovec> parts, uint64_t offset, uint64_t unit = 1);
 
 // Writes all of `bytes`; EINTR and short writes are continued. 0, or a negative errno.
 int write_fully(FileSystem& fs, int fd, std::span<const uint8_t> bytes, uint64_t offset, uint64_t unit = 1);
 
-// The same at the descriptor's own place, as pipes, terminals and files that are appended to want; waits
-// where a pipe's other end has made it non-blocking.
+// The same at the descriptor's own offset, for pipes, terminals and files that are appended to; waits where a
+// pipe's other end has made it non-blocking.
 int write_stream(int fd, std::string_view bytes);
 
-// `name` gets the bytes by a rename, when they are durable under the name `temporary`, which must be free. 0,
-// or a negative errno: then `temporary` is gone and `name` is as it was, or as it is but perhaps not durable.
+// Writes the bytes under the name `temporary`, which must be free, makes them durable, and renames it to
+// `name`. 0, or a negative errno: then `temporary` is gone, and `name` has its old bytes, or the new ones but
+// perhaps not durably.
 int replace_file(FileSystem& fs, int directory, const std::string& name, const std::string& temporary,
                  std::string_view bytes);
 
-// An exclusive flock, waited for at most so long: 0, -EWOULDBLOCK when others kept it, or another errno.
+// Takes an exclusive flock, waiting at most `patience`: 0, -EWOULDBLOCK when others kept it, or another
+// negative errno.
 int lock_within(FileSystem& fs, int fd, std::chrono::milliseconds patience);
 
 // What a negative errno means, in words.

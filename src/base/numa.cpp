@@ -10,7 +10,7 @@
 namespace dsv32 {
 namespace {
 
-// "0-3,8-11"; what is no such list names no core.
+// Reads a list such as "0-3,8-11"; skips what is malformed.
 cpu_set_t read_cores(std::istream& list) {
   cpu_set_t cores;
   CPU_ZERO(&cores);

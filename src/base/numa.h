@@ -1,8 +1,8 @@
 // The NUMA nodes of the machine: each has some of the cores and memory that is nearer to them.
 //
-// One function divides whatever is divided over the nodes (threads, rows, bytes of rows) in proportion to
-// their cores, so a node's threads and the rows that they compute meet. Memory lies on the node whose thread
-// touches it first: a policy for each expert would cut the memory into more mappings than a process may have.
+// begin() divides threads, rows and bytes of rows over the nodes in proportion to their cores, so a node's
+// threads compute the rows that lie on it. Memory lies on the node whose thread touches it first: a memory
+// policy for each expert would take more mappings than a process may have.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,10 @@ class NumaNodes {
  public:
   // One node: nothing is divided and nothing bound.
   NumaNodes() = default;
-  // Those that have some of these cores, in the order of their numbers; one where the folder names no two.
+  // The nodes that have some of these cores, in the order of their numbers; one node if the folder names
+  // fewer than two.
   NumaNodes(const std::string& folder, const cpu_set_t& cores);
-  // Those of this machine with the cores that this process may use.
+  // This machine's nodes, with the cores that this process may use.
   static NumaNodes of_machine();
 
   int64_t n() const { return static_cast<int64_t>(n_cores_before_.size()) - 1; }
@@ -32,12 +33,12 @@ class NumaNodes {
   }
   // The node that has thing i of n_things.
   int64_t node_of(int64_t i, int64_t n_things) const;
-  // Thing i of n_lists * n_things, where the first node's parts of all lists come first, list after list:
-  // which list, and which thing of it.
+  // Orders the things of n_lists lists, n_things each, by node, then by list. For the i-th in this order: its
+  // list, and its index in the list.
   std::pair<int64_t, int64_t> place_of(int64_t i, int64_t n_lists, int64_t n_things) const;
 
-  // The calling thread runs on that node's cores, or on those of all nodes. Where the system forbids it, and
-  // with one node, it stays as it was.
+  // Binds the calling thread to that node's cores, or to those of all nodes. Does nothing where the system
+  // forbids it, and with one node.
   void bind_thread(int64_t node) const;
   void unbind_thread() const;
 
@@ -49,8 +50,9 @@ class NumaNodes {
   std::vector<int64_t> n_cores_before_{0, 1};  // of all nodes before this one
 };
 
-// The parts of memory that belong to a node when each n_part_bytes of it are divided, neighbours as one.
-// n_whole_bytes, a power of two, stay whole: the node that has the middle of them has them all.
+// The ranges of memory that belong to a node when every n_part_bytes of it are divided over the nodes;
+// adjacent ranges are joined. Blocks of n_whole_bytes, a power of two, stay whole: the node that has a
+// block's middle has all of it.
 std::vector<std::span<uint8_t>> ranges_of(const NumaNodes& nodes, int64_t node, std::span<uint8_t> memory,
                                           size_t n_part_bytes, size_t n_whole_bytes);
 

@@ -51,7 +51,7 @@ inline float e4m3_to_f32(uint8_t bits) {
   return (bits & 0x80u) ? -magnitude : magnitude;
 }
 
-// Values beyond 448 saturate (the scale is chosen so that only rounding can bring one there).
+// Values beyond 448 saturate (with the chosen scale only rounding can exceed it).
 inline uint8_t f32_to_e4m3(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint8_t sign = static_cast<uint8_t>((bits >> 24) & 0x80u);

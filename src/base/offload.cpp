@@ -1,4 +1,4 @@
-// See thread.h; apart from thread.cpp, whose start_thread() tests replace.
+// Offload (thread.h), in its own file because tests replace start_thread() of thread.cpp.
 #include "base/thread.h"
 
 #include <new>

@@ -1,4 +1,4 @@
-// SHA-256, by OpenSSL: the hash of everything here that names something.
+// SHA-256, by OpenSSL: the hash behind all names, digests and fingerprints.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace dsv32 {
 
 using Hash256 = std::array<uint8_t, 32>;
 
-// One hash in the making. All functions throw Error{internal} when the library fails. One thread.
+// Computes one hash. All functions throw Error{internal} when the library fails. One thread.
 class Sha256 {
  public:
   Sha256();

@@ -1,4 +1,4 @@
-// Seconds that have passed, by the clock that never jumps.
+// Elapsed seconds, by the clock that never jumps.
 #pragma once
 
 #include <chrono>

@@ -16,7 +16,7 @@ bool is_deceptive(uint32_t c) {
          c == 0xfeff || c == 0x061c || (c >= 0xfff9 && c <= 0xfffb) || (c >= 0xe0000 && c <= 0xe007f);
 }
 
-// As JSON writes it: two surrogates beyond the first plane.
+// A JSON escape: two surrogates beyond the first plane.
 std::string escaped(uint32_t c) {
   if (c < 0x10000) return format("\\u%04x", c);
   return format("\\u%04x\\u%04x", 0xd7c0 + (c >> 10), 0xdc00 + (c & 0x3ff));
@@ -39,8 +39,8 @@ std::string visible_char(uint32_t c, std::string_view raw, bool keep_layout) {
   return is_hidden || (c >= 0x7f && c < 0xa0) ? escaped(c) : std::string(raw);
 }
 
-// By a byte order mark or, as RFC 4627 has it, by the zeros among the first four bytes. Null: it may be
-// UTF-8.
+// Recognised by a byte order mark or, as in RFC 4627, by the zeros among the first four bytes. Null: it may
+// be UTF-8.
 const char* wide_encoding(std::string_view text) {
   const std::string_view head = text.substr(0, 4);
   std::string zeros;
@@ -159,7 +159,7 @@ uint64_t parse_bytes(const std::string& text, const char* flag) {
   char* end = nullptr;
   const double amount = std::strtod(text.c_str(), &end);
   const std::string suffix = end;
-  const size_t power = suffix.empty() ? 0 : kSuffixes.find(upper_case(suffix)[0]) + 1;  // 0: it is none
+  const size_t power = suffix.empty() ? 0 : kSuffixes.find(upper_case(suffix)[0]) + 1;  // 0: not a suffix
   const std::string rest = suffix.empty() ? "" : suffix.substr(1);
   const bool is_size =
       end != text.c_str() && (suffix.empty() || power > 0) && (rest.empty() || rest == "B" || rest == "iB");

@@ -9,9 +9,9 @@
 namespace dsv32 {
 
 // `bytes` fit to be shown in a message or at a terminal: printable UTF-8 passes, every control character (C0,
-// DEL, C1), bidirectional override and malformed byte becomes \n, \t, \e, \xNN or \uNNNN. With
-// `keep_layout`, newline and tab pass too (for the answer on a terminal). Names longer than `max_chars` are
-// cut and end in "...". What is escaped already stays as it is, and JSON, whose C0 is, stays the same JSON.
+// DEL, C1), bidirectional override and malformed byte becomes \n, \t, \e, \xNN or \uNNNN. With `keep_layout`,
+// newline and tab pass too (for the answer on a terminal). Names longer than `max_chars` are cut and end in
+// "...". Escaped text stays as it is; JSON, whose C0 characters are escaped already, keeps its meaning.
 std::string visible(std::string_view bytes, bool keep_layout = false, size_t max_chars = SIZE_MAX);
 
 // Decodes the code point that begins at `bytes[at]`. Returns its length in bytes 1..4, or 0 when the bytes
@@ -27,14 +27,14 @@ size_t incomplete_utf8_tail(std::string_view bytes);
 // Malformed bytes become U+FFFD (for JSON, which cannot carry them).
 std::string sanitize_utf8(std::string_view bytes);
 
-// Text from outside without the byte order mark at its beginning. Throws Error{usage} naming `name` when it
-// begins as UTF-16 or UTF-32 does.
+// Text from outside without a byte order mark. Throws Error{usage} naming `name` when the text begins like
+// UTF-16 or UTF-32.
 std::string_view plain_text(std::string_view text, const std::string& name);
 
-// What lies between the separators: one more than there are of them.
+// The parts between the separators: one more than there are separators.
 std::vector<std::string> split(const std::string& text, char separator);
 
-// Of ASCII letters.
+// Changes ASCII letters only.
 std::string upper_case(std::string text);
 
 // "386.0 GiB"
@@ -46,7 +46,7 @@ uint64_t parse_bytes(const std::string& text, const char* flag);
 // The parts with `separator` between them.
 std::string joined(const std::vector<std::string>& parts, const char* separator = " ");
 
-// `text` with each `from` made `to`.
+// `text` with each `from` replaced by `to`.
 std::string replaced(std::string text, std::string_view from, std::string_view to);
 
 // Edit distance, for "did you mean".

@@ -1,7 +1,7 @@
-// Threads that the system may refuse, and work on threads that may hang in a call which never returns.
+// Threads that the system may refuse to start, and work on threads that may hang in a system call.
 //
-// A thread shares the ownership of all that it uses (the pool, the store, open files), so one that hangs is
-// left behind with it. The process then ends without waiting for it.
+// A thread co-owns all that it uses (the pool, the store, open files), so a thread that hangs is left behind
+// with these. The process then ends without waiting for it.
 #pragma once
 
 #include <atomic>
@@ -16,19 +16,19 @@
 
 namespace dsv32 {
 
-// The body owns or shares all that it uses, and throws nothing. False, with `thread` as it was, when the
+// The body must own or share all that it uses, and throw nothing. False, with `thread` unchanged, when the
 // system gives no thread or no memory for it.
 bool start_thread(std::thread& thread, std::function<void()> body);
 
-// Nobody will wait for this thread.
+// Detaches a thread that hangs.
 void leave_behind(std::thread& thread);
 
-// Whether any was. main() then ends the process at once, for what the thread uses must stay whole. Any
-// thread.
+// Whether any thread was left behind. main() then ends the process at once, because what the thread uses must
+// stay whole. Any thread.
 bool are_threads_left_behind();
 
-// Work beside the program, on threads that share this object with its owner. Create it with offloaded(): when
-// the owner's pointer goes, the work ends.
+// Background work, on threads that share this object with its owner. Create it with offloaded(): the end of
+// the owner's pointer ends the work.
 class Offload : public std::enable_shared_from_this<Offload> {
  public:
   virtual ~Offload() = default;
@@ -36,19 +36,19 @@ class Offload : public std::enable_shared_from_this<Offload> {
   using Deadline = Clock::time_point;
   static constexpr std::chrono::seconds kPatience{2};
 
-  // No work begins any more. Waits so long for what is in progress: true. False: a thread hangs and is left
-  // behind.
+  // Begins no more work, and waits up to `patience` for work in progress: true. False: a thread hangs and is
+  // left behind.
   bool stop(std::chrono::seconds patience = kPatience) noexcept;
 
  protected:
   using Lock = std::unique_lock<std::mutex>;
-  // On each thread, `lock` holding mutex_. What it throws, for lack of memory, ends the thread alone.
+  // Runs on each thread, `lock` holding mutex_. An exception, for lack of memory, ends only that thread.
   virtual void work(Lock& lock) = 0;
-  // With mutex_ held: as many of n more threads as can be had. Returns how many work.
+  // With mutex_ held: starts n more threads, or as many as the system gives. Returns how many are running.
   size_t start(size_t n);
   void run() noexcept;
 
-  std::mutex mutex_;  // for what follows and the state of the work
+  std::mutex mutex_;  // guards the members below and the state of the work
   std::condition_variable changed_;
   size_t n_running_ = 0;
   std::atomic<bool> is_ending_ = false;

@@ -15,8 +15,8 @@ namespace dsv32 {
 namespace {
 
 constexpr int64_t kPiecesPerThread = 32;  // of a loop
-// How long to look before sleeping: as long as going to sleep and being woken takes. Loops mostly follow one
-// another within that time; longer would take the core from threads that have work.
+// How long to spin before sleeping: as long as going to sleep and being woken takes. Loops mostly follow one
+// another within that time; longer spinning would take the core from threads that have work.
 constexpr std::chrono::microseconds kPatience{20};
 
 int n_usable_cores() {
@@ -58,13 +58,13 @@ void WorkerPool::start_threads() {
   has_started_ = true;
   try {
     while (threads_.size() + 1 < static_cast<size_t>(n_threads_)) {
-      // The pool waits for its workers, and they do nothing that hangs.
+      // The pool joins its workers, and they do nothing that hangs.
       const auto body = [this, node = node_of(std::ssize(threads_) + 1)] { work(node); };
       if (start_thread(threads_.emplace_back(), body)) continue;
       threads_.pop_back();
       return;
     }
-  } catch (const std::bad_alloc&) {  // with those there are
+  } catch (const std::bad_alloc&) {  // goes on with the threads it has
   }
 }
 
@@ -117,9 +117,9 @@ void WorkerPool::work(int64_t node) {
   }
 }
 
-// The node's own, and then the others' in turn: half of a fair share of what is left at a time, so that all
-// end together and few meet here. A piece that was taken keeps the loop: it does not end, nor another begin,
-// before n_unfinished_ falls.
+// Takes pieces of the node's own share, then of the others' in turn: half of a fair share of what is left at
+// a time, so that all threads end together and seldom contend. A piece that was taken keeps the loop: until
+// n_unfinished_ falls, it does not end and the next one does not begin.
 void WorkerPool::take_pieces(int64_t node, bool is_caller) {
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[(static_cast<size_t>(node) + i) % shares_.size()];

@@ -1,11 +1,10 @@
-// The threads for all work of the CPU: loops, one at a time, shared by the threads that have a core to run
-// on.
+// The threads for all work of the CPU: one loop at a time, shared by the threads that get a core.
 //
-// A loop is cut into pieces; each thread takes of those that are left, the caller too. The loop ends when the
-// pieces that were begun are done: a thread that the machine does not let run delays no other, and an idle
-// one sleeps after some microseconds. With several NUMA nodes each has a share of every loop (base/numa.h),
-// and its threads take of other shares only when all of their own is begun. Chance decides which thread
-// computes what, so a loop's body gives the same bits on any thread and in any order.
+// A loop is cut into pieces; each thread, the caller included, takes pieces until none is left. The loop ends
+// when all taken pieces are done, so a thread that the system does not run delays no other. An idle thread
+// sleeps after some microseconds. With several NUMA nodes each has a share of every loop (base/numa.h), and
+// its threads take from other shares only when all pieces of their own are taken. Chance decides which thread
+// computes which piece, so a loop's body must give the same bits on any thread and in any order.
 #pragma once
 
 #include <atomic>
@@ -19,13 +18,13 @@
 
 namespace dsv32 {
 
-// Thrown out of a loop that was given up: its results are not whole.
+// Thrown out of a loop that was interrupted: its results are incomplete.
 struct Interrupted {};
 
 class WorkerPool {
  public:
-  // n_threads: how many work, the caller among them; 0: one for each core that this process may use. As many
-  // as the system gives start with the first loop that is shared. With several nodes each is bound to one.
+  // n_threads: including the caller; 0: one for each core that this process may use. The first shared loop
+  // starts them, as many as the system gives. With several nodes each thread is bound to one.
   explicit WorkerPool(int n_threads, NumaNodes nodes = {});
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -37,9 +36,9 @@ class WorkerPool {
   // For a caller that does nothing else: binds its thread to the node that it works for.
   void bind_caller() const { nodes_.bind_thread(node_of(0)); }
 
-  // body(i) for every i of [0, n), each once; by the caller alone unless the work is worth sharing. A loop
+  // Calls body(i) once for every i of [0, n), by the caller alone unless the work is worth sharing. A loop
   // inside another, or beside that of another caller, is run by its caller alone. The first exception of a
-  // body ends the loop and comes out here. Throws nothing else, but Interrupted.
+  // body ends the loop and is thrown here; else only Interrupted is.
   template <class Body>
   void parallel_for(int64_t n, bool is_worth_sharing, const Body& body) {
     run({&body,
@@ -50,8 +49,8 @@ class WorkerPool {
         is_worth_sharing);
   }
 
-  // A loop's caller asks some thirty times in the loop: true gives it up. Null: it does not ask. Must outlive
-  // the loops that follow.
+  // The caller of a loop calls this some thirty times during it; true interrupts the loop. Null: never. Must
+  // outlive the loops that follow.
   void set_interrupt(const std::function<bool()>* is_interrupted) { is_interrupted_ = is_interrupted; }
 
  private:
@@ -65,7 +64,7 @@ class WorkerPool {
   };
   // A node's pieces of the loop.
   struct Share {
-    alignas(64) std::atomic<uint32_t> n_left = 0;  // not begun: the last ones
+    alignas(64) std::atomic<uint32_t> n_left = 0;  // not taken: the share's last ones
     uint32_t end = 0;                              // the first piece of the next share
     uint32_t n_threads = 1;                        // of the node
   };
@@ -87,10 +86,10 @@ class WorkerPool {
   std::atomic<bool> is_in_use_ = false;  // by a caller
   std::atomic<bool> is_ending_ = false;
 
-  // The loop is written only while no piece is left or under way.
+  // loop_ is written only while no piece is left or being computed.
   std::vector<Share> shares_;                           // of each node
   alignas(64) std::atomic<uint32_t> n_unfinished_ = 0;  // pieces
-  alignas(64) std::atomic<uint32_t> n_loops_ = 0;       // changes with each loop: what idle threads look at
+  alignas(64) std::atomic<uint32_t> n_loops_ = 0;       // changes with each loop: idle threads wait for it
   Loop loop_;
   std::atomic<bool> has_failed_ = false;
   std::exception_ptr error_;  // of the thread that set has_failed_

@@ -73,8 +73,7 @@ class CacheFiles {
   uint64_t used_bytes(int directory, int depth) const;
   std::vector<std::string> names(int directory, bool (*is_wanted)(const std::string&)) const;
   bool is_own(int directory, const std::string& name, FileInfo& info) const;  // a file of this user
-  void remove(int directory,
-              bool (*is_wanted)(const std::string&)) const;  // own, without a flock
+  void remove(int directory, bool (*is_wanted)(const std::string&)) const;    // own files without a flock
 
   FileSystem* fs_;
   OwnedFd directory_;
