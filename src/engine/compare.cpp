@@ -1,5 +1,5 @@
-// Logits are compared step by step, and layers are looked into only at the first position that deviates, in a
-// second run: all of a prompt's would not fit in memory.
+// Compares logits step by step. A second run observes the layers, only at the first position that deviates:
+// observations of a whole prompt would not fit in memory.
 #include "engine/compare.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ constexpr size_t kDecodeSteps = 64;  // at the prompt's end
 
 size_t prefill_tokens(Tokens tokens) { return tokens.size() - std::min(tokens.size(), kDecodeSteps); }
 
-// Where steps begin, and the end: chunks, then single tokens.
+// Where the steps (chunks, then single tokens) begin, and where the last one ends.
 std::vector<size_t> step_borders(Tokens tokens, int64_t chunk) {
   std::vector<size_t> borders{0};
   while (borders.back() < tokens.size()) {
@@ -29,7 +29,7 @@ std::vector<size_t> step_borders(Tokens tokens, int64_t chunk) {
   return borders;
 }
 
-// Computes a step of those borders; the logits of its tokens.
+// Computes step `step`; returns the logits of its tokens.
 std::vector<float> run_step(ByHand& sequence, Tokens tokens, const std::vector<size_t>& borders,
                             size_t step) {
   const size_t at = borders[step];
@@ -38,7 +38,7 @@ std::vector<float> run_step(ByHand& sequence, Tokens tokens, const std::vector<s
   return sequence.logits();
 }
 
-// [n_steps, vocab_size] of the decode steps.
+// The logits of the decode steps: [n_steps, vocab_size].
 std::vector<float> decode_logits(Engine& engine, Tokens tokens) {
   ByHand sequence(engine);
   const size_t n_prefill = prefill_tokens(tokens);
@@ -51,7 +51,7 @@ std::vector<float> decode_logits(Engine& engine, Tokens tokens) {
   return all;
 }
 
-// The same finite numbers.
+// Whether both are the same finite numbers.
 bool are_equal(std::span<const float> a, std::span<const float> b) {
   return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0 &&
          std::ranges::all_of(a, [](float x) { return std::isfinite(x); });
@@ -75,7 +75,7 @@ double deviation(const std::vector<int32_t>& values, const std::vector<int32_t>&
   return static_cast<double>(lacking.size()) / static_cast<double>(reference.size());
 }
 
-// What the token at `pos` leaves at each stage of each layer: observations of one row.
+// What the observer sees of the token at `pos` at each stage of each layer: observations of one row.
 std::vector<Observation> stages_at(Engine& engine, Tokens tokens, const std::vector<size_t>& borders,
                                    size_t pos) {
   std::vector<Observation> rows;
@@ -86,7 +86,7 @@ std::vector<Observation> stages_at(Engine& engine, Tokens tokens, const std::vec
   };
   const auto keep_row = [&](const Observation& seen) {
     Observation row{seen.stage, seen.layer, 1, seen.width, {}, {}};
-    // A token cannot select more positions than there are; what follows them in the row is left over.
+    // A token selects at most the positions up to its own; the rest of its row is undefined.
     const int64_t n_ints = std::min(seen.width, static_cast<int64_t>(pos) + 1);
     if (!seen.values.empty()) row.values = row_of(seen.values, seen.width, seen.width);
     if (!seen.ints.empty()) row.ints = row_of(seen.ints, seen.width, n_ints);
@@ -165,7 +165,7 @@ CutEquality compare_cuts(Engine& engine, Tokens tokens) {
     if (n_step < n) add(format("in steps of %lld", static_cast<long long>(n_step)), in_steps(n_step));
   ByHand sequence(engine);
   std::vector<int32_t> other(tokens.begin(), tokens.begin() + n_held);
-  other.push_back(tokens[static_cast<size_t>(n_held)] == 0);  // a prompt that goes on otherwise
+  other.push_back(tokens[static_cast<size_t>(n_held)] == 0);  // a prompt that continues differently
   sequence.sync(other);
   sequence.sync(tokens);
   add(format("behind %lld held tokens", static_cast<long long>(n_held)), sequence.logits());
@@ -179,7 +179,8 @@ Deviation compare_engines(Engine& engine, Engine& reference, Tokens tokens) {
   const std::vector<size_t> borders =
       step_borders(tokens, std::min(engine.forward().max_tokens(), reference.forward().max_tokens()));
   {
-    ByHand ours(engine), other(reference);  // closed before the second run: a cache holds one sequence
+    ByHand ours(engine),
+        other(reference);  // closed before the second run, because a cache holds one sequence
     for (size_t step = 0; step + 1 < borders.size(); ++step) {
       const std::vector<float> rows = run_step(ours, tokens, borders, step),
                                expected = run_step(other, tokens, borders, step);

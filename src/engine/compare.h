@@ -1,8 +1,7 @@
-// The same prompt in several ways on one engine, or on two: whether the bits are the same, or how far apart
-// and from where on.
+// Computes a prompt in several ways on one engine, or on two, and says whether the bits are the same, or how
+// far they deviate and from which position on.
 //
-// Prefill is computed in chunks and the prompt's last tokens one at a time, so that both kinds of step take
-// part.
+// Prefill is computed in chunks and the prompt's last tokens one at a time, so that both roles take part.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@ struct DecodeEquality {
   Forward::BufferTally tally;      // of the first engine
 };
 
-// Prefills all but the prompt's last tokens and decodes those, in two engines one after the other.
+// Prefills the prompt but for its last tokens and decodes these, in two engines one after the other.
 DecodeEquality compare_decode(const GgufFile& file, const EngineOptions& options,
                               const EngineOptions& reference, std::span<const int32_t> tokens);
 
@@ -28,12 +27,13 @@ struct CutEquality {
   std::string first_unequal;  // the first whose last logits are not the same finite numbers; empty: none
 };
 
-// Prefills the prompt in several ways: in steps of other sizes, behind a beginning that is held already, with
-// the last token in a step of its own. The engine must hold the tokens and have no sequence.
+// Prefills the prompt in several ways: in steps of other sizes, after a beginning that the sequence holds
+// already, with the last token in a step of its own. The engine must hold the tokens and have no sequence.
 CutEquality compare_cuts(Engine& engine, std::span<const int32_t> tokens);
 
 // Deviations are relative: of a row of values, the largest difference over the reference's largest magnitude
-// (infinite when something is not finite); of a row of selected positions, the share that the other lacks.
+// (infinite when something is not finite); of a row of selected positions, the share of the reference's that
+// it lacks.
 constexpr double kDeviationTolerance = 2e-2;
 
 struct Deviation {
@@ -41,7 +41,7 @@ struct Deviation {
   double largest = 0;                     // of the rows of logits
   int64_t largest_pos = 0;
   int64_t first_pos = -1;  // the first row beyond the tolerance; -1: none
-  int64_t layer = -1;      // at that position the first stage beyond it; -1: none, only the logits are
+  int64_t layer = -1;      // of the first stage beyond the tolerance there; -1: only the logits are beyond it
   std::string stage;       // as the forward pass names it to its observer
   double stage_deviation = 0;
 };

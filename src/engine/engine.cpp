@@ -17,8 +17,9 @@
 namespace dsv32 {
 namespace {
 
-// A limit of the process must leave prefixes so much beside the plan, or what they take is lacking elsewhere
-// in the end. Most of it is room for their threads, each of which may reserve 128 MiB for a heap of its own.
+// A memory limit of the process must leave prefixes so much beside the plan; otherwise they would take memory
+// that is needed elsewhere. Most of it is for their threads, each of which may reserve 128 MiB for its own
+// heap.
 constexpr uint64_t kPrefixBytes = uint64_t{4} << 30;
 
 std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& args,
@@ -36,8 +37,7 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
   return warnings;
 }
 
-// All that decides bits: the backends, as often as they differ, and in decode which experts the host
-// computes.
+// Names all that decides bits: each different backend, and the layers whose experts the host computes.
 std::string numerics_of(const Backends& backends, const MemoryPlan& plan) {
   std::string names;
   for (const auto& backend : backends)
@@ -50,7 +50,7 @@ std::string numerics_of(const Backends& backends, const MemoryPlan& plan) {
   return names;
 }
 
-// Beside computing on the CPU, which wants the cores and reads the same memory, or on a device.
+// Few threads where the CPU computes, which needs the cores and the memory's bandwidth; more beside a device.
 int hashing_threads(bool computes_on_cpu) {
   const int n_cores = static_cast<int>(std::thread::hardware_concurrency());
   return computes_on_cpu ? std::clamp(n_cores / 16, 1, 4) : std::clamp(n_cores / 2, 1, 8);
@@ -75,17 +75,17 @@ PrefixCache::Identity identity_of(const GgufFile& file, const PrefixCacheOptions
 Engine::Engine(const ModelSource& source, const EngineOptions& options, const BeforeWeights& before_weights)
     : file_(source.file), args_(source.args), backends_(options.backends) {
   if (backends_.empty()) {
-    EngineOptions for_one = options;  // an open number of sequences follows the machine
+    EngineOptions for_one = options;  // if the number of sequences is open, it is chosen for the machine
     for_one.max_seqs = std::max<int64_t>(options.max_seqs, 1);
     backends_ = make_backends(options, suffice_for(args_, source.bytes, for_one));
   }
   const Machine machine = machine_of(backends_, source.bytes);
   plan_ = make_plan(args_, with_suitable_batch(args_, options, machine), machine);
-  backends_.resize(plan_.stages.size());  // the others go at once, with what they have taken
+  backends_.resize(plan_.stages.size());  // unused backends free their memory at once
   std::vector<StageLayers> stages;
   for (size_t i = 0; i < backends_.size(); ++i)
     stages.push_back({backends_[i].get(), plan_.stages[i].end_layer});
-  // A thread that hangs in a read or write keeps the cache, and with it the backends, which have its memory.
+  // A thread that hangs in a read or write keeps the cache, and the cache its backends, which own its memory.
   cache_ = {new LatentCache(stages, plan_.cache),
             [backends = backends_](LatentCache* cache) { delete cache; }};
   make_prefix_cache(source, options);
@@ -114,7 +114,7 @@ void Engine::make_prefix_cache(const ModelSource& source, const EngineOptions& o
     prefix_cache_ = std::make_unique<PrefixCache>(cache_, std::move(identity), *options.cache);
   } catch (const Error&) {
     throw;
-  } catch (const std::exception&) {  // without it there may be memory and threads enough
+  } catch (const std::exception&) {  // without prefixes, memory and threads may suffice
   }
 }
 
@@ -151,7 +151,7 @@ Backends make_backends(const EngineOptions& options, [[maybe_unused]] const Suff
   if (options.backend == "cuda" || (options.backend == "auto" && why_no_gpu(options).empty())) {
     std::vector<int> gpus = options.gpus;
     for (int i = 0; options.gpus.empty() && i < std::max(1, n_cuda_devices()); ++i) gpus.push_back(i);
-    // One device makes its own when there are experts for it.
+    // A single device makes its own lane when the host keeps experts.
     const auto lane = gpus.size() > 1
                           ? std::make_shared<HostLane>(options.n_threads, static_cast<int>(gpus.size()))
                           : nullptr;

@@ -1,7 +1,7 @@
 // A loaded model: its dimensions and weights, the backends, the cache, and the loop that answers requests.
 //
-// Owns everything below it; opening it does all the checks and none of the computing. Weights are used where
-// the file is mapped. One thread at a time.
+// Owns everything below it. The constructor does all checks and computes nothing. Weights are used where the
+// file is mapped. One thread at a time.
 #pragma once
 
 #include <functional>
@@ -21,11 +21,11 @@ namespace dsv32 {
 
 class Loop;
 
-// What an engine is made from: a file, which must outlive it, or dimensions and a function that makes the
-// weights.
+// What an engine is made from: a file, which must outlive the engine, or dimensions and a function that makes
+// the weights.
 struct ModelSource {
   using Load = std::function<Weights(const ModelArgs& args, const WeightPlaces& places)>;
-  // Names what decides the bytes of a page, with what decides them of the backends. Empty: prefixes are not
+  // Returns the fingerprint's source, given layout and numerics of the backends. Empty: prefixes are not
   // remembered.
   using Identify =
       std::function<PrefixCache::Identity(const CacheLayout& layout, const std::string& numerics)>;
@@ -44,21 +44,21 @@ struct ModelSource {
 
 class Engine {
  public:
-  // Called when prefixes can be read and weights are not there yet, if prefixes are remembered at all.
+  // Called when prefixes can be read, before the weights are loaded, if prefixes are remembered.
   using BeforeWeights = std::function<void(PrefixCache&)>;
   // Throws Error{model} for the file, Error{usage} for options that do not fit it, Error{memory}.
   Engine(const ModelSource& source, const EngineOptions& options, const BeforeWeights& before_weights = {});
   ~Engine();
 
-  // Throws Error{model} when the file has been written to since it was opened: what was computed meanwhile
-  // may be wrong, and nothing that was stored of it stays on the disk.
+  // Throws Error{model} when the file has been written to since it was opened: answers since then may be
+  // wrong, and the prefixes that were stored since then are removed from the disk.
   void check_file();
   // Throws as check_prompt() of engine/request.h does.
   void check_prompt(std::span<const int32_t> tokens) const;
 
   const ModelArgs& args() const { return args_; }
   const char* backend_name() const { return backends_.front()->name(); }
-  const Backends& backends() const { return backends_; }  // of the stages
+  const Backends& backends() const { return backends_; }  // one for each stage
   Backend& backend() { return *backends_.front(); }
   const Weights& weights() const { return weights_; }
   const MemoryPlan& plan() const { return plan_; }
@@ -74,11 +74,11 @@ class Engine {
   void make_prefix_cache(const ModelSource& source, const EngineOptions& options);
   void load(const ModelSource& source, const EngineOptions& options);
 
-  const GgufFile* file_;  // null: the weights come from none
+  const GgufFile* file_;  // null: the weights come from a function
   ModelArgs args_;
   Backends backends_;
   MemoryPlan plan_;
-  std::shared_ptr<LatentCache> cache_;  // before the weights: its host memory is pinned while they load
+  std::shared_ptr<LatentCache> cache_;  // made before the weights: its host memory is pinned while they load
   std::unique_ptr<PrefixCache> prefix_cache_;
   Weights weights_;
   std::vector<std::string> warnings_;
@@ -87,18 +87,18 @@ class Engine {
   std::unique_ptr<Loop> loop_;
 };
 
-// What a plan is made for on these backends, with weights of these sizes.
+// The machine that a plan is made for: these backends, with weights of these sizes.
 Machine machine_of(const Backends& backends, const ModelBytes& bytes);
 
-// Why this build, which has CUDA, cannot use the GPU; empty when it can, and of a build without.
+// Why this build cannot use the GPU; empty when it can, and when it has no CUDA.
 std::string why_no_gpu(const EngineOptions& options);
 
-// The backends that the options name, one after the other until `suffices` says so, at least one: "cpu",
-// "cuda", or "auto", the GPUs if this build and this machine have them. Throws Error{usage} for another name
-// or one that this build does not have.
+// The backends that the options name, added one by one until `suffices` returns true, at least one: "cpu",
+// "cuda", or "auto" (the GPUs if this build and this machine have them, else the CPU). Throws Error{usage}
+// for another name or one that this build does not have.
 using Suffices = std::function<bool(const Backends&)>;
 Backends make_backends(const EngineOptions& options, const Suffices& suffices = {});
-// Whether a model of these sizes needs no more of them.
+// Whether the backends hold a model of these sizes, so that no more are needed.
 Suffices suffice_for(const ModelArgs& args, const ModelBytes& bytes, const EngineOptions& options);
 
 }  // namespace dsv32

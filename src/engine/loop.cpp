@@ -12,7 +12,7 @@ Loop::Sequences::const_iterator Loop::find(int64_t request) const {
 }
 
 int64_t Loop::add(Request request, Listener& listener) try {
-  if (request.talk != kept_talk_) kept_.reset();  // its room is needed
+  if (request.talk != kept_talk_) kept_.reset();  // the new request needs its room
   const std::shared_ptr<Sequence> sequence =
       request.sequence ? std::shared_ptr<Sequence>(std::shared_ptr<void>(), request.sequence)
                        : std::make_shared<Sequence>(engine_);
@@ -43,7 +43,7 @@ void Loop::end_talk(int64_t talk) {
   if (talk == kept_talk_) kept_.reset();
 }
 
-// What is done for one request: what it throws ends that request, and the others go on.
+// Acts for one request: an exception ends that request, and the others go on.
 template <typename Act>
 void Loop::attempt(Sequence& sequence, const Act& act) try {
   act();
@@ -51,14 +51,14 @@ void Loop::attempt(Sequence& sequence, const Act& act) try {
   fail(sequence);
 }
 
-// In a handler: what it has caught ends the request.
+// In a catch block: the caught exception ends the request.
 void Loop::fail(Sequence& sequence) {
   const Error error = current_error();
   stop_waiting(sequence);
   sequence.fail(error);
 }
 
-// The disk is free for the next one.
+// Frees the disk for the next request.
 void Loop::stop_waiting(const Sequence& sequence) {
   PrefixCache* prefixes = engine_.prefix_cache();
   if (prefixes && sequence.phase == Phase::waits_for_disk) prefixes->end_reading();
@@ -67,7 +67,7 @@ void Loop::stop_waiting(const Sequence& sequence) {
 bool Loop::turn() {
   end_interrupted();
   begin_ready(false);
-  close_done();  // the places are free for those that wait
+  close_done();  // frees places for requests that wait
   const StepPlan plan = this->plan();
   carry_out(plan);
   std::vector<Sequence*> stepping;
@@ -75,7 +75,8 @@ bool Loop::turn() {
     if (sequences_[i]->phase != Phase::is_done) stepping.push_back(sequences_[i].get());
   was_prompt_ = plan.what == StepPlan::What::prompt;
   if (plan.what == StepPlan::What::nothing) return false;
-  if (plan.what == StepPlan::What::wait) begin_ready(plan.admitted.empty());  // a new one may not have to
+  if (plan.what == StepPlan::What::wait)
+    begin_ready(plan.admitted.empty());  // a newly admitted one may not have to wait
   if (was_prompt_ && !stepping.empty()) {
     Sequence& sequence = *stepping.front();
     try {
@@ -88,7 +89,7 @@ bool Loop::turn() {
     }
   }
   if (plan.what == StepPlan::What::decode) decode(std::move(stepping));
-  engine_.check_file();  // ahead of what ends: no answer may come from a file that has changed
+  engine_.check_file();  // before requests end: no answer may come from a file that has changed
   close_done();
   return true;
 }
@@ -105,8 +106,8 @@ void Loop::end_interrupted() {
   }
 }
 
-// What an answer became tells how long the next ones are expected to be. Of a talk that is alone the place is
-// kept, as whole as it was.
+// Closes the places of requests that are done, and counts their answers' lengths, from which the next ones'
+// are expected. Keeps the place of a talk that is alone, if it is neither shrunk nor suspended.
 void Loop::close_done() {
   for (const auto& sequence : sequences_) {
     if (sequence->phase != Phase::is_done || sequence->is_fixed || !sequence->has_place()) continue;
@@ -120,8 +121,9 @@ void Loop::close_done() {
   }
 }
 
-// A request whose pages are there begins when no other one reads a prompt: so it finds what the one before it
-// computed. With `waits` the first one does once its pages are there, or are no longer worth waiting for.
+// Begins the first request whose pages are there, when no other one reads a prompt, so that it finds what the
+// one before it computed. `waits`: begins the first request that waits for the disk; it waits until its pages
+// are there, or are no longer worth waiting for.
 void Loop::begin_ready(bool waits) {
   const auto phase_of = [](const auto& sequence) { return sequence->phase; };
   const bool is_reading = std::ranges::find(sequences_, Phase::reads_prompt, phase_of) != sequences_.end();
@@ -129,18 +131,18 @@ void Loop::begin_ready(bool waits) {
     if (sequence->phase != Phase::waits_for_disk) continue;
     bool is_ready = waits;
     attempt(*sequence, [&] { is_ready = waits || sequence->is_ready(); });
-    if (is_reading) return;  // but the disk has been asked
+    if (is_reading) return;  // is_ready() has asked the disk
     if (is_ready) return attempt(*sequence, [&] { sequence->begin_prompt(); });
   }
 }
 
-// What it has computed may be reused.
+// Makes the prefix of a finished request reusable.
 void Loop::rest_if_done(Sequence& sequence) {
   if (sequence.phase == Phase::is_done) attempt(sequence, [&] { sequence.rest(); });
 }
 
-// Each gets its place first: one for which there is none ends, and the others go on. In the order of the
-// pool, so that rows are fetched by rising addresses.
+// First reserves room for each sequence's token: a sequence without room ends, and the others go on. Sorted
+// by their pages in the pool, so that rows are fetched by rising addresses.
 void Loop::decode(std::vector<Sequence*> sequences) {
   std::ranges::sort(sequences, {}, [](const Sequence* sequence) -> const std::vector<int32_t>& {
     return sequence->timeline().row_pages();
@@ -161,8 +163,8 @@ void Loop::decode(std::vector<Sequence*> sequences) {
   draw(stepping);
 }
 
-// From the logits of the last step, a row of each. Logits that are not finite come from damaged weights, or
-// from a damaged prefix.
+// Draws a token for each sequence from its row of the last step's logits. Logits that are not finite come
+// from damaged weights, or from a damaged prefix.
 void Loop::draw(std::span<Sequence* const> sequences) {
   std::vector<SampleRule> rules;
   int64_t n_top = -1;
@@ -187,7 +189,7 @@ void Loop::draw(std::span<Sequence* const> sequences) {
   }
 }
 
-// --- The scheduler's view of it, and what it decides
+// --- The scheduler's view of the sequences, and its plan
 
 StepPlan Loop::plan() {
   const CachePlan& cache = engine_.plan().cache;
@@ -209,11 +211,12 @@ StepPlan Loop::plan() {
                     std::min(cache.buffer_pages(), least_buffer_pages(engine_.args()))});
 }
 
-// Among those that came before and are not done. Of several the last, which stays longest.
+// Finds, among earlier sequences that are not done, the one with the longest common prefix; of several the
+// last, which stays longest.
 void Loop::find_donor(size_t i) {
   Sequence& own = *sequences_[i];
   own.donor_number.reset(), own.n_common = 0;
-  if (!engine_.prefix_cache()) return;  // nothing of a prompt would be found
+  if (!engine_.prefix_cache()) return;  // no prompt finds another's pages
   const std::vector<int32_t>& prompt = own.request().prompt;
   for (size_t j = 0; j < i; ++j) {
     const Sequence& other = *sequences_[j];
@@ -223,8 +226,8 @@ void Loop::find_donor(size_t i) {
   }
 }
 
-// How many pages sequence i shares with its donor: in fact once it holds some, before that by what their
-// prompts have in common.
+// How many pages sequence i shares with its donor: counted once it holds some, before that estimated from the
+// common prefix of their prompts.
 void Loop::share(size_t i, std::span<SequenceState> states) {
   const Sequence& own = *sequences_[i];
   if (!own.donor_number || own.phase == Phase::is_done) return;
@@ -251,7 +254,7 @@ void Loop::carry_out(const StepPlan& plan) {
   const auto each = [&](const std::vector<size_t>& requests, const auto& act) {
     for (const size_t i : requests) {
       if (sequences_[i]->phase != Phase::is_done) attempt(*sequences_[i], [&] { act(i); });
-      close_done();  // what a failed one held is free for the next
+      close_done();  // frees what a failed one held for the next
     }
   };
   each(plan.suspended, [&](size_t i) { sequences_[i]->suspend(); });

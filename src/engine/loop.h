@@ -1,10 +1,10 @@
-// Decides which step is made when, for all requests to the model at once.
+// Runs the steps of all requests to the model.
 //
-// Takes requests, asks the scheduler for the next step, makes it, and draws a token from each of its rows.
-// A request whose pages are still being read from disk is not scheduled; one that came without a sequence
-// gets a place when there is room, and may have to wait, or to begin anew, in between. A talk's place is kept
-// for its next request until another one comes. An exception in a step of one request is that request's
-// error; only an exception in a step of several leaves turn(). One thread at a time.
+// Takes requests, asks the scheduler for the next step, runs it, and draws a token from each of its rows of
+// logits. A request whose pages are still being read from disk is not scheduled. A request that came without
+// a sequence gets a place in the cache when there is room; later it may be suspended, or begin anew. A talk's
+// place is kept for its next request until another talk's request comes. An exception in a step of one
+// request is that request's error; an exception in a step of several leaves turn(). One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Loop : public Answerer {
   bool is_done(int64_t request) const override { return (*find(request))->phase == Phase::is_done; }
   GenerationResult take(int64_t request) override;
   void drop(int64_t request) override;
-  // No further request of this talk comes.
+  // Frees the place kept for this talk.
   void end_talk(int64_t talk);
 
   // How often a request was suspended, began anew or got a smaller buffer to make room for others.
@@ -34,7 +34,7 @@ class Loop : public Answerer {
   int64_t n_shrunk() const { return n_shrunk_; }
 
  private:
-  // The loop's own, or of a request that came with one.
+  // Sequences of the loop's own, or that requests brought.
   using Sequences = std::vector<std::shared_ptr<Sequence>>;
   Sequences::const_iterator find(int64_t request) const;
 
@@ -57,10 +57,10 @@ class Loop : public Answerer {
 
   Engine& engine_;
   Sequences sequences_;  // in the order of arrival
-  OpenTimeline kept_;    // of this talk, between two of its requests
+  OpenTimeline kept_;    // of the talk kept_talk_, between two of its requests
   int64_t kept_talk_ = 0;
   int64_t n_added_ = 0;
-  int64_t n_answers_ = 0, n_answer_tokens_ = 0;  // of those that ended on the loop's own sequences
+  int64_t n_answers_ = 0, n_answer_tokens_ = 0;  // of answers that ended on the loop's own sequences
   int64_t n_suspended_ = 0, n_restarted_ = 0, n_shrunk_ = 0;
   bool was_prompt_ = false;  // the last step read a prompt
 };

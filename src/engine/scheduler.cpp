@@ -8,7 +8,7 @@
 namespace dsv32 {
 namespace {
 
-// The sequences as they will be, and what that takes.
+// Plans on a copy of the sequences' states, and counts the room that they take.
 class Planner {
  public:
   explicit Planner(const SchedulerInput& input)
@@ -19,25 +19,25 @@ class Planner {
     resume();
     grow();
     admit();
-    shrink();  // those that were resumed or admitted need slots at once
+    shrink();  // resumed or admitted sequences need slots at once
     choose();
     return std::move(plan_);
   }
 
  private:
-  // After the next step in which it can take part; the disk may bring a whole prompt.
+  // Tokens after the next step in which the sequence can take part; the disk may bring a whole prompt.
   int64_t next_tokens(const SequenceState& state) const {
     if (state.phase == Phase::decodes) return state.n_held + 1;
     if (state.phase == Phase::waits_for_disk) return state.n_prompt;
     return std::min(state.n_prompt, state.n_held + input_.chunk);
   }
-  // As long as others became; one that is longer already will be longer still, or it would give way at each
-  // page.
+  // The length of a prompt with a mean answer; at least a page more than the sequence holds, or it would give
+  // way at each page.
   int64_t expected_tokens(const SequenceState& state) const {
     const int64_t n_least = std::max(state.n_prompt, state.n_held) + kPageTokens;
     return std::min(state.n_most, std::max(n_least, state.n_prompt + input_.mean_answer));
   }
-  // `shrinks`: with every buffer as small as it may become.
+  // The room that admitted sequences take at those lengths. `shrinks`: with the smallest buffers.
   Room taken(int64_t (Planner::*n_tokens)(const SequenceState&) const, bool shrinks = false) const {
     Room sum;
     for (SequenceState state : states_) {
@@ -54,7 +54,7 @@ class Planner {
     return input_.room.holds(taken(&Planner::expected_tokens, shrinks));
   }
 
-  // The youngest that is admitted, of those that run or of all; never the oldest.
+  // The youngest admitted sequence, of the running ones or of all; never the oldest.
   std::optional<size_t> youngest(bool is_running) const {
     std::optional<size_t> found;
     int64_t n = 0;
@@ -64,7 +64,7 @@ class Planner {
     }
     return found;
   }
-  // The youngest whose next step would need fewer slots then.
+  // The youngest sequence whose next step would need fewer slots if its buffer shrank.
   std::optional<size_t> youngest_to_shrink() const {
     for (size_t i = states_.size(); i-- > 0;) {
       const SequenceState& state = states_[i];
@@ -74,7 +74,7 @@ class Planner {
     return std::nullopt;
   }
 
-  // While slots are lacking for the next step.
+  // Shrinks buffers while slots are lacking for the next step.
   void shrink() {
     while (taken_next().n_slot_pages > input_.room.n_slot_pages) {
       const std::optional<size_t> shrinks = youngest_to_shrink();
@@ -103,7 +103,7 @@ class Planner {
     return !plan_.shrunk.empty() || !plan_.suspended.empty() || !plan_.restarted.empty();
   }
 
-  // One that is alone goes on whatever is expected.
+  // A sequence that is alone goes on even if it is expected not to fit.
   bool is_alone(size_t i) const {
     for (size_t j = 0; j < states_.size(); ++j)
       if (j != i && states_[j].is_admitted() && !states_[j].is_suspended) return false;
@@ -121,7 +121,7 @@ class Planner {
     }
   }
 
-  // Slots that no other sequence waits for.
+  // Makes buffers whole again with slots that no other sequence waits for.
   void grow() {
     const auto wants_room = [](const SequenceState& state) {
       return state.is_suspended || state.phase == Phase::waits_for_room;
@@ -149,7 +149,7 @@ class Planner {
 
   void admit() {
     if (is_pressed() || std::ranges::any_of(states_, &SequenceState::is_suspended)) return;
-    std::optional<int64_t> n_may_overtake;  // all that are left waiting, once there is one
+    std::optional<int64_t> n_may_overtake;  // all that stay waiting; nothing: none does yet
     for (size_t i = 0; i < states_.size(); ++i) {
       if (states_[i].phase != Phase::waits_for_room) continue;
       const bool may_try = !n_may_overtake || (*n_may_overtake > 0 && shares(states_[i]));
