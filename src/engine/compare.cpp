@@ -179,8 +179,7 @@ Deviation compare_engines(Engine& engine, Engine& reference, Tokens tokens) {
   const std::vector<size_t> borders =
       step_borders(tokens, std::min(engine.forward().max_tokens(), reference.forward().max_tokens()));
   {
-    ByHand ours(engine),
-        other(reference);  // closed before the second run, because a cache holds one sequence
+    ByHand ours(engine), other(reference);  // closed before the second run: a cache holds one sequence
     for (size_t step = 0; step + 1 < borders.size(); ++step) {
       const std::vector<float> rows = run_step(ours, tokens, borders, step),
                                expected = run_step(other, tokens, borders, step);

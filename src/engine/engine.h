@@ -25,8 +25,7 @@ class Loop;
 // the weights.
 struct ModelSource {
   using Load = std::function<Weights(const ModelArgs& args, const WeightPlaces& places)>;
-  // Returns the fingerprint's source, given layout and numerics of the backends. Empty: prefixes are not
-  // remembered.
+  // Makes the identity for a layout of pages and the backends' numerics. Empty: prefixes are not remembered.
   using Identify =
       std::function<PrefixCache::Identity(const CacheLayout& layout, const std::string& numerics)>;
 
@@ -51,7 +50,7 @@ class Engine {
   ~Engine();
 
   // Throws Error{model} when the file has been written to since it was opened: answers since then may be
-  // wrong, and the prefixes that were stored since then are removed from the disk.
+  // wrong, and the prefixes that this engine stored are removed from the disk.
   void check_file();
   // Throws as check_prompt() of engine/request.h does.
   void check_prompt(std::span<const int32_t> tokens) const;

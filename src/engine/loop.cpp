@@ -75,8 +75,7 @@ bool Loop::turn() {
     if (sequences_[i]->phase != Phase::is_done) stepping.push_back(sequences_[i].get());
   was_prompt_ = plan.what == StepPlan::What::prompt;
   if (plan.what == StepPlan::What::nothing) return false;
-  if (plan.what == StepPlan::What::wait)
-    begin_ready(plan.admitted.empty());  // a newly admitted one may not have to wait
+  if (plan.what == StepPlan::What::wait) begin_ready(plan.admitted.empty());  // a new one may be ready
   if (was_prompt_ && !stepping.empty()) {
     Sequence& sequence = *stepping.front();
     try {

@@ -3,8 +3,8 @@
 // Takes requests, asks the scheduler for the next step, runs it, and draws a token from each of its rows of
 // logits. A request whose pages are still being read from disk is not scheduled. A request that came without
 // a sequence gets a place in the cache when there is room; later it may be suspended, or begin anew. A talk's
-// place is kept for its next request until another talk's request comes. An exception in a step of one
-// request is that request's error; an exception in a step of several leaves turn(). One thread at a time.
+// place is kept for its next request until another request comes. An exception in a step of one request is
+// that request's error; an exception in a step of several leaves turn(). One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Loop : public Answerer {
   bool is_done(int64_t request) const override { return (*find(request))->phase == Phase::is_done; }
   GenerationResult take(int64_t request) override;
   void drop(int64_t request) override;
-  // Frees the place kept for this talk.
+  // After the last request of a talk: frees its place.
   void end_talk(int64_t talk);
 
   // How often a request was suspended, began anew or got a smaller buffer to make room for others.

@@ -14,15 +14,15 @@ namespace dsv32 {
 namespace {
 
 constexpr int64_t kHostChunk = 512, kDeviceChunk = 2048, kLeastChunk = 64;
-// All experts of a layer travel with each step: the more tokens share that, the better.
+// For experts that come from the host: each step transfers all of a layer's, so many tokens should share it.
 constexpr int64_t kStreamedChunk = 8192;
-// So many tokens at a time are worth more than the experts of a layer on the device.
+// A chunk is not made smaller than this only to keep a layer's experts on the device.
 constexpr int64_t kLeastBesideExperts = 512;
-// Of a device's memory, for experts on their way; attention takes as long as about so many come.
+// One part in so many of a device's memory is for experts in transfer: about as many come during attention.
 constexpr uint64_t kRingShare = 32;
-// Weights that leave less than this share of the devices leave too little for a step and a context.
+// Weights must leave one part in so many of the devices for a step and a context.
 constexpr uint64_t kLeastRest = 16;
-// Of a number of sequences that is chosen.
+// For choosing the number of sequences: the most, and the usual length of one.
 constexpr int64_t kMostSequences = 1 << 16;
 constexpr int64_t kUsualTokens = 16384;
 // One H100, 671B's dimensions: from 64 to 128 sequences a step gains 1 % in tokens a second.
@@ -47,7 +47,7 @@ class MemoryPlanner {
         n_core_(core_bytes(machine.weights)),
         n_free_(machine.free_device_bytes()) {}
 
-  // Whether experts are the host's, whatever else is chosen.
+  // Whether the host must keep experts, whatever else is chosen.
   bool must_leave() const {
     return options_.n_cpu_experts.value_or(0) > 0 || (has_experts(machine_.weights) && n_weights_ > n_free_);
   }
@@ -63,7 +63,7 @@ class MemoryPlanner {
       if (plan && !largest) largest = std::move(plan);
       if (largest && (must_leave() || chunk / 2 < kLeastBesideExperts)) break;
     }
-    if (!largest) return plan_with_chunk(last);  // which says what is lacking
+    if (!largest) return plan_with_chunk(last);  // throws, and says what is lacking
     if (options_.chunk) return *largest;
     return with(choose_chunk(kStreamedChunk, n_core_)).value_or(*largest);
   }
@@ -71,19 +71,20 @@ class MemoryPlanner {
  private:
   // --- Sizes
 
-  // Whether experts may have to be the host's.
+  // Whether the host may have to keep experts.
   bool may_leave() const {
     if (!has_experts(machine_.weights)) return false;
     return n_weights_ > n_free_ - n_free_ / kLeastRest || options_.n_cpu_experts.value_or(0) > 0;
   }
-  // Of the weights, what the devices will have: all that the host need not keep.
+  // Bytes of the weights that the devices hold in any case: those that the host need not keep.
   uint64_t held_bytes() const { return may_leave() ? n_core_ : n_weights_; }
   uint64_t step_bytes(int64_t n_tokens, int64_t context) const {
     return Activations(nullptr, args_, n_tokens, context).n_bytes;
   }
 
-  // A dense model lists every position of every token of a step: the step is kept small enough for that.
-  // Unless it is given, it takes no more than a quarter of what n_held bytes of weights leave of the devices.
+  // The chunk: `n_suitable` or what the options give, bounded because a dense model lists every position for
+  // every token of a step. If it is not given, its step takes at most a quarter of what n_held bytes of
+  // weights leave on the devices.
   int64_t choose_chunk(int64_t n_suitable, uint64_t n_held) const {
     const int64_t context = options_.context.value_or(args_.max_seq_len);
     int64_t chunk = options_.chunk.value_or(n_suitable);
@@ -96,9 +97,9 @@ class MemoryPlanner {
     return std::max<int64_t>(1, std::min({chunk, context, kMostListed / n_attended}));
   }
 
-  // Tokens that both memories hold beside n_step bytes of activations and n_more: host rows in half of what
-  // is free there (all of a limit that was set); keys, and windows for prefill, in half of what weights and a
-  // step leave of the devices.
+  // How many tokens both memories hold beside n_step bytes of activations and n_more: rows in half of the
+  // free host memory (in all of it if a limit was set); keys, and windows for prefill, in half of what
+  // weights and a step leave on the devices.
   int64_t fitting_context(uint64_t n_step, uint64_t n_more) const {
     const CacheLayout& layout = plan_.cache.layout;
     const auto row_bytes = static_cast<uint64_t>(args_.n_layers * layout.row_bytes());
@@ -163,7 +164,7 @@ class MemoryPlanner {
 
   // --- Places
 
-  // Rows of the buffers that are asked for; 0: every row is to be resident. Nothing: it is open.
+  // Rows of a buffer that the options ask for; 0: every row is resident; nothing: left open.
   std::optional<int64_t> wanted_rows() const {
     if (!options_.topk_buffer) return std::nullopt;
     const int64_t n_rows = *options_.topk_buffer;
@@ -180,15 +181,15 @@ class MemoryPlanner {
     return n_rows;
   }
 
-  // Buffers of so many rows, and of slots for all of them as many as are asked for.
+  // Sets buffers of n_rows, and the slots for all of them that the options ask for.
   void set_buffers(int64_t n_rows) {
     plan_.cache.buffer_rows = n_rows;
     if (n_rows > 0 && options_.slots)
       plan_.cache.slot_tokens = std::max(*options_.slots, plan_.cache.buffer_pages() * kPageTokens);
   }
 
-  // With all experts of a layer on their way at most; beside them what a prompt's products take, or the
-  // link's share in decode.
+  // Bytes of a device's window: experts in transfer, at most a layer's, and beside them what a prompt's
+  // products take, or the link's share in decode.
   uint64_t expert_window() const {
     uint64_t n_layer = 0, n_link = 0, n_room = Machine::kEndless;
     for (const LayerBytes& layer : machine_.weights.layers)
@@ -205,8 +206,8 @@ class MemoryPlanner {
                     round_up(n_ring, kRingAlignment) + round_up(n_link, kRingAlignment));
   }
 
-  // What placement goes by when the slots of all buffers of a layer take what they do, or (`is_open`) so much
-  // for each row that it chooses.
+  // The input of place_layers(). `is_open`: it chooses the rows of buffers, and the slots that the plan has
+  // now are the cost of one; otherwise they are part of a layer's bytes.
   PlacementInput placement_input(std::span<const uint64_t> device_room, bool is_open) const {
     const CachePlan none = plan_.cache.of_layers(0), one = plan_.cache.of_layers(1);
     PlacementInput input;
@@ -223,8 +224,8 @@ class MemoryPlanner {
     return input;
   }
 
-  // Every row is resident if that needs no expert on the host; else there are buffers, of at least twice
-  // top-k as long as that serves. What is chosen fills the memory.
+  // Makes every row resident if that needs no expert on the host; otherwise chooses buffers, of at least
+  // twice top-k rows if these fit, else of top-k. Choices fill the memory.
   void place_apart(const std::optional<int64_t>& wanted) {
     std::vector<uint64_t> room;
     for (const MemoryInfo& device : machine_.devices) {
@@ -234,7 +235,7 @@ class MemoryPlanner {
       room.push_back(less_bytes(device.n_bytes_free, n_left));
     }
     CachePlan& cache = plan_.cache;
-    // Open pages of slots for each sequence.
+    // Lets place_layers() choose how many pages of slots a buffer has.
     const auto place_open = [&](int64_t n_least_rows) {
       cache.buffer_rows = 1;  // a page
       PlacementInput input = placement_input(room, true);
@@ -254,7 +255,7 @@ class MemoryPlanner {
       if (!found) cache.buffer_rows = args_.index_topk;
     }
     if (found) return take(*found);
-    // The first thing that does not fit is named as an item, if one device may show it.
+    // On a single device, names the first item that does not fit.
     if (machine_.devices.size() == 1) {
       take(on_one_device(options_.n_cpu_experts != 0));
       plan_.check_devices(machine_);
@@ -262,7 +263,7 @@ class MemoryPlanner {
     place_layers(placement_input(room, false));
   }
 
-  // Everything on one device, but perhaps the experts.
+  // Everything on one device, except perhaps the experts.
   Placement on_one_device(bool host_has_experts) const {
     Placement placement;
     placement.devices = {{0, args_.n_layers, 0, 0}};
@@ -272,7 +273,7 @@ class MemoryPlanner {
     return placement;
   }
 
-  // Layers and experts to where the placement has them.
+  // Fills the stages with layers and experts as placed.
   void take(const Placement& placement) {
     const ModelBytes& model = machine_.weights;
     const uint64_t n_logit_bytes = plan_.stages.back().n_logit_bytes;
@@ -309,13 +310,13 @@ class MemoryPlanner {
   MemoryPlan plan_;
 };
 
-// The layers whose experts the host keeps then; nothing: it does not fit.
+// How many layers' experts the host keeps with these options; nothing: they do not fit.
 std::optional<int64_t> host_layers(const ModelArgs& args, const EngineOptions& options, Machine machine) {
   machine.leave(kSlackBytes);
   return if_it_fits([&] { return make_plan(args, options, machine).n_host_expert_layers(); });
 }
 
-// Of the numbers that fit, the largest up to n_most; they are all that are smaller. 0: none.
+// The largest number up to n_most that fits, where all smaller ones fit too. 0: none.
 template <typename Fits>
 int64_t largest_fitting(int64_t n_most, const Fits& fit) {
   int64_t n_fitting = 0, n_over = 1;
@@ -376,7 +377,7 @@ EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, 
   const int64_t n_rows = std::min(options.topk_buffer.value_or(2 * args.index_topk), context);
   const int64_t n_buffer = has_buffers && n_rows < context ? pages_for(n_rows + 1) : 0;
   const int64_t n_least = std::min(n_buffer, least_buffer_pages(args));
-  // Slots of so many pages for all; 0: every row is resident.
+  // Options for n sequences with n_slot_pages in all; 0: every row is resident.
   const auto batch_of = [&](int64_t n, int64_t n_slot_pages) {
     EngineOptions batch = options;
     batch.max_seqs = n;

@@ -1,9 +1,9 @@
-// The memory plan: what a model with a given context needs, and where, known before anything is allocated.
+// The memory plan: what a model with a given context needs, and where, before anything is allocated.
 //
-// One list of items serves `inspect plan`, the check that all of them fit, and the choice of what was left
-// open: devices, the layers of each and whose experts the host keeps, context, step and top-k buffer. What is
-// allocated later follows the plan to the byte; a test holds the backend's own count against it. plan.cpp
-// chooses, plan_items.cpp counts bytes.
+// One list of items serves `inspect plan`, the check that all of them fit, and the choice of open options:
+// devices, the layers of each, the layers whose experts the host keeps, context, chunk and top-k buffer.
+// Allocations follow the plan to the byte; a test compares the backend's own count with it. plan.cpp chooses,
+// plan_items.cpp counts bytes.
 #pragma once
 
 #include <algorithm>
@@ -28,24 +28,24 @@ inline constexpr int64_t kEveryRow = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kAllContexts = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kAsManyAsSuit = 0;
 
-// What a choice that fills the memory leaves of it, for what measurements allocate, and the ends of weights.
+// Choices that fill the memory leave this much, for allocations of measurements and the ends of weights.
 inline constexpr uint64_t kSlackBytes = uint64_t{8} << 20;
-// A CUDA driver rounds allocations: so much of a plan (0.4 %, one H100).
+// A CUDA driver rounds allocations up, by one part in so many of a plan (0.4 %, one H100).
 inline constexpr uint64_t kDriverShare = 256;
 
-using Backends = std::vector<std::shared_ptr<Backend>>;  // one a device; each owner keeps its memory
+using Backends = std::vector<std::shared_ptr<Backend>>;  // one for each device; an owner keeps its memory
 
 struct EngineOptions {
   std::string model_path;
   std::string backend = "auto";
-  Backends backends;      // in place of those that `backend` names; of tests
-  std::vector<int> gpus;  // all of them are used; none: as few as suffice
+  Backends backends;      // for tests: in place of those that `backend` names
+  std::vector<int> gpus;  // all of them are used; empty: as few as suffice
   int n_threads = 0;      // 0: all cores
   KvType kv_type = KvType::fp8;
   int64_t max_seqs = 1;            // sequences at a time; kAsManyAsSuit: see with_suitable_batch()
-  std::optional<int64_t> context;  // most tokens of one; nothing: the model's, or what the memory holds
-  // Tokens of all together, kAllContexts for a full one of each or what the memory holds; nothing: as many as
-  // one context.
+  std::optional<int64_t> context;  // most tokens of a sequence; nothing: the model's, or what fits
+  // Tokens of all sequences together. kAllContexts: a full context for each, or what the memory holds;
+  // nothing: as many as one context.
   std::optional<int64_t> pool;
   std::optional<int64_t> keys;   // of these, tokens that are not suspended; nothing: all
   std::optional<int64_t> slots;  // of all top-k buffers together; nothing: whole buffers for max_seqs
@@ -59,17 +59,17 @@ struct EngineOptions {
   std::optional<PrefixCacheOptions> cache;  // nothing: prefixes are not remembered
   LoadProgress on_loading;                  // of weights that do not stay where the file is mapped
 
-  // Of the i-th of the GPUs.
+  // Of the i-th GPU.
   MemoryLimits limits(size_t i) const;
 };
 
-// What a plan is made for. As it stands: a host with room for everything.
+// The machine that a plan is made for. By default: a host with room for everything.
 struct Machine {
   static constexpr uint64_t kEndless = std::numeric_limits<uint64_t>::max() / 64;
 
-  bool is_apart = false;  // device and host memory are two
+  bool is_apart = false;  // device and host memory are separate
   ModelBytes weights = {};
-  std::vector<MemoryInfo> devices = {{0, kEndless, 0}};  // when they are apart; "used" is a backend's scratch
+  std::vector<MemoryInfo> devices = {{0, kEndless, 0}};  // if is_apart; "used": a backend's scratch
   MemoryInfo host = {0, kEndless, 0};
   bool link_adds = true;  // Backend::link_adds
 
@@ -78,19 +78,19 @@ struct Machine {
     for (const MemoryInfo& device : devices) n_bytes += device.n_bytes_free;
     return n_bytes;
   }
-  // Plans with so much less of each memory.
+  // Removes n_bytes of each memory from what is free.
   void leave(uint64_t n_bytes) {
     for (MemoryInfo& device : devices) device.n_bytes_free = less_bytes(device.n_bytes_free, n_bytes);
     host.n_bytes_free = less_bytes(host.n_bytes_free, n_bytes);
   }
 };
 
-// What a device has.
+// What a device holds.
 struct StagePlan {
   int64_t first_layer = 0, end_layer = 0;
   uint64_t n_weight_bytes = 0;         // without the experts that the host keeps
-  uint64_t n_bytes_read = 0;           // of these, by a decode token
-  uint64_t n_logit_bytes = 0;          // and what is drawn from them; of the last device
+  uint64_t n_bytes_read = 0;           // of these, what a decode token reads
+  uint64_t n_logit_bytes = 0;          // with what is drawn from them; last device only
   uint64_t n_scratch_bytes = 0;        // the backend's own
   uint64_t n_expert_window_bytes = 0;  // through which the host's experts come in prompts
 };
@@ -102,11 +102,11 @@ struct MemoryPlan {
   std::vector<bool> has_host_experts;  // [n_layers]
   uint64_t n_weight_bytes = 0;         // of the layers that run, wherever they lie
   uint64_t n_host_expert_bytes = 0;
-  uint64_t n_mailbox_bytes = 0;     // of host memory, where experts are left to the host
+  uint64_t n_mailbox_bytes = 0;     // of host memory, if the host keeps experts
   uint64_t n_activation_bytes = 0;  // of each device
   uint64_t n_host_scratch_bytes = 0;
-  uint64_t expert_window_bytes = 0;  // of a device that has such experts
-  uint64_t n_host_bytes_read = 0;    // of the experts that the host keeps, by a decode token
+  uint64_t expert_window_bytes = 0;  // of each device whose experts the host keeps
+  uint64_t n_host_bytes_read = 0;    // of the host's experts, what a decode token reads
   uint64_t n_link_bytes_read = 0;    // of these, what the link carries
 
   uint64_t n_device_bytes_read() const;  // of the other weights
@@ -120,8 +120,8 @@ struct MemoryPlan {
     uint64_t n_bytes;
     const char* hint;  // what helps when it does not fit
   };
-  // Everything that is allocated. Without a device apart all of it is in the host's memory, and the weights,
-  // which stay in the mapped file, are not among it.
+  // Everything that is allocated. If the machine is not apart, everything is in host memory, without the
+  // weights, which stay in the mapped file.
   std::vector<Item> items() const;
   uint64_t n_bytes(Place place) const;
   std::vector<Item> device_items(size_t stage) const;
@@ -134,10 +134,10 @@ struct MemoryPlan {
 // Pages of the smallest top-k buffer: the rows that a step selects, and the newest.
 inline int64_t least_buffer_pages(const ModelArgs& args) { return pages_for(args.index_topk + 1); }
 
-// On as few of the machine's devices as hold all experts, or on all of them. A step's size that was left open
-// is halved until the rest fits beside it, and is larger where experts come from the host.
-// Throws Error{usage} when a flag does not fit the model (a context beyond the model's, a buffer smaller than
-// top-k), Error{memory} when the machine has no room, naming the first thing that does not fit.
+// Uses as few of the machine's devices as hold all experts, or all of them. An open chunk is halved until the
+// rest fits beside it, and is larger where experts come from the host. Throws Error{usage} when a flag does
+// not fit the model (a context beyond the model's, a buffer smaller than top-k), Error{memory} when the
+// machine has no room, naming the first thing that does not fit.
 MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
 
 // What `make` returns; nothing when it throws Error{memory}.
@@ -153,34 +153,34 @@ auto if_it_fits(const Make& make) -> std::optional<decltype(make())> try {
 
 // The options for n sequences, each as long as a context, with the rows and keys of all of them.
 EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, int64_t n);
-// The most sequences that a plan for them fits the machine with, with no more experts on the host than for
-// one; 0: not even one. Throws Error{usage} as make_plan() does.
+// The most sequences whose plan fits the machine with no more experts on the host than one sequence's; 0: not
+// even one. Throws Error{usage} as make_plan() does.
 int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
-// The options with a number of sequences that suits the machine, where they leave it open (kAsManyAsSuit),
-// and rows and keys for as many of a usual length: the most that fit with the smallest buffers, up to where a
-// step of more hardly gains, and no experts leave a device for them. What is left goes to slots, up to twice
-// top-k for each, or to every row where that fits. A context is then as long as for one sequence.
+// Fills in an open number of sequences (kAsManyAsSuit), and rows and keys for so many of a usual length: the
+// most that fit with the smallest buffers, up to where more sequences hardly gain speed, without moving
+// experts off a device. The memory that is left goes to slots, up to twice top-k rows for each sequence, or
+// to every row where that fits. The context is as long as for one sequence.
 EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, Machine machine);
 
-// --- plan_speed.cpp: the speed to expect of the 671B model's shape: the bytes that each memory is read of,
-// over the rates at which such memories were read, and the time that layers take besides. It lies within 15 %
-// of what was measured on four machines (tests/test_plan_speed.cpp).
+// --- plan_speed.cpp: the speed to expect of the 671B model's shape: the bytes read from each memory, divided
+// by the measured rates of such memories, and the time that layers take besides. It is within 15 % of the
+// speeds measured on four machines (tests/test_plan_speed.cpp).
 
-// Tokens of context at which a speed is reckoned, and of the prompt.
+// Tokens of context, and of the prompt, for which a speed is computed.
 inline constexpr int64_t kSpeedContext = 4096, kSpeedPrompt = 32768;
-// Of a machine that is not there.
+// Assumed of another machine than this one.
 inline constexpr int kServerThreads = 30;
 
 struct GpuKind {
   const char* name;        // "H200"
   uint64_t n_bytes;        // as nvidia-smi reports it
-  uint64_t n_least_bytes;  // a GPU of so many is taken for one
-  double layer_seconds;    // of a token and layer, beside its weights: attention, index, launches
-  double prompt_rate;      // tokens a second where all 61 layers are its own
+  uint64_t n_least_bytes;  // a GPU with at least so many counts as this kind
+  double layer_seconds;    // of a token and layer, without its weights: attention, index, launches
+  double prompt_rate;      // tokens a second with all 61 layers on it
   double link_rate;        // of weights in host memory, bytes a second
   bool is_measured;
 };
-// By its name in any case; null when there is none.
+// Finds a measured kind by its name, in any case; null: unknown.
 const GpuKind* find_gpu(const std::string& name);
 
 struct PlanSpeed {

@@ -1,4 +1,4 @@
-// What a plan comes to: the bytes of everything that is allocated, and the limits they are held against.
+// A plan's items: the bytes of everything that is allocated, and the check against the limits.
 #include "engine/plan.h"
 
 namespace dsv32 {

@@ -10,10 +10,10 @@ namespace {
 
 constexpr double kGB = 1e9;
 
-// Layers: six of them take 1.07 ms at 4 096 tokens on an H200, of which 0.27 are no weights. Prompts: six and
-// twenty layers, times 0.87, which two devices of 61 layers reach of it; an H100's are 0.95 of an H200's, and
-// its links 45 of 51 GB/s. The last stands for GPUs that were not tried: half of what an RTX 4090's memory
-// gives, a fifth of an H100's products, PCIe 4.0.
+// layer_seconds: six layers take 1.07 ms at 4 096 tokens on an H200, of which 0.27 ms are not for weights.
+// prompt_rate: measured with six and with twenty layers, times 0.87, the share of it that two devices with 61
+// layers reach; an H100's is 0.95 of an H200's, and its links give 45 of 51 GB/s. The last row stands for
+// GPUs that were not tried: half of an RTX 4090's memory rate, a fifth of an H100's products, PCIe 4.0.
 constexpr GpuKind kGpus[] = {
     {"H200", uint64_t{143771} << 20, uint64_t{120} << 30, 45e-6, 2830, 45 * kGB, true},
     {"H100", uint64_t{81559} << 20, uint64_t{60} << 30, 45e-6, 2690, 45 * kGB, true},
@@ -21,11 +21,11 @@ constexpr GpuKind kGpus[] = {
 };
 constexpr double kSmallGpuRate = 500 * kGB;
 
-// What 15 to 30 threads read of a Xeon's eight channels: 111 to 163 GB/s, by machine.
+// 15 to 30 threads read 111 to 163 GB/s from a Xeon's eight channels, by machine.
 constexpr double kHostRate = 120 * kGB, kThreadRate = 8 * kGB;
 
-// GB/s at which a token's weights are read, without the layers' own time, measured over six layers. And of
-// what the host's memory gives, the share that products of the CPU reach.
+// h200, h100: GB/s at which a token's weights are read, without the layers' own time, measured over six
+// layers. host: the share of the host memory's rate that products of the CPU reach.
 struct FormatRate {
   TensorType format;
   double h200, h100, host;
@@ -38,7 +38,7 @@ constexpr FormatRate kFormats[] = {
     {TensorType::iq3_xxs, 1415, 1405, 0.6},
     {TensorType::iq2_xxs, 1100, 1085, 0.57},
     {TensorType::mxfp4, 1375, 1375, 0.62},
-    // On GPUs by the instructions that a block takes, not timed in whole steps:
+    // GPU rates estimated from the instructions that a block takes, not timed in whole steps:
     {TensorType::q8_0, 3200, 2550, 1},
     {TensorType::q6_k, 2900, 2500, 1},
     {TensorType::q5_k, 2900, 2500, 1},
@@ -64,8 +64,8 @@ const GpuKind& kind_of(const MemoryInfo& device) {
       kGpus, [&](const GpuKind& kind) { return device.n_bytes_total >= kind.n_least_bytes; });
 }
 
-// A chunk goes from device to device, the next behind it; on each it takes as long as its products or as the
-// host's experts over the link, whichever is later.
+// Chunks go from device to device, one behind the other. On each device a chunk takes as long as its
+// products, or as the transfer of the host's experts if that takes longer.
 double prompt_seconds(const MemoryPlan& plan, const Machine& machine, int64_t n_prompt) {
   const auto n_chunk = static_cast<double>(std::min(plan.chunk, n_prompt));
   const auto n_devices = static_cast<double>(plan.stages.size());

@@ -53,7 +53,7 @@ double uniform_at(uint64_t seed, uint64_t n) {
 std::span<const GenerationOption> generation_options() { return kGenerationOptions; }
 
 void GenerationOptions::check() const {
-  GenerationOptions copy = *this;  // a row's field may be written
+  GenerationOptions copy = *this;  // because field() is not for const options
   for (const GenerationOption& option : kGenerationOptions) {
     const auto check = [&](const auto* value) {
       using T = std::remove_cvref_t<decltype(*value)>;
@@ -105,7 +105,7 @@ GenerationResult generate(Answerer& answerer, Request request, Listener& listene
   const int64_t number = answerer.add(std::move(request), listener);
   try {
     while (!answerer.is_done(number)) answerer.turn();
-  } catch (...) {  // not the request's own error: it is still there
+  } catch (...) {  // not the request's own error: the request is still there
     answerer.drop(number);
     throw;
   }

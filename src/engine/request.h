@@ -1,5 +1,4 @@
-// A request to the model and what may be asked of its answer, its listener, its result, and the interface of
-// what answers it.
+// A request to the model, its options, listener and result, and the interface of what answers it.
 #pragma once
 
 #include <cstdint>
@@ -29,14 +28,14 @@ struct SamplingOptions {
 
   // Throws Error{usage} naming the option that is out of its range.
   void check() const;
-  // How a sequence's next token is drawn, after so many.
+  // How a sequence's next token is drawn, after n_drawn tokens.
   SampleRule rule(int64_t n_drawn) const;
 };
 
 struct GenerationOptions {
   SamplingOptions sampling;
-  // Most tokens; -1: until the context is full. Thinking that has had its own is closed, and the answer
-  // begins; with max_answer or max_tokens 0 the prompt is read and no more.
+  // Most tokens; -1: until the context is full. After max_thinking tokens, thinking is closed and the answer
+  // begins; with max_answer or max_tokens 0 only the prompt is read.
   int64_t max_answer = -1, max_thinking = -1;
   int64_t max_tokens = -1;         // of both together
   std::vector<std::string> stops;  // end the answer; reasoning is not searched
@@ -45,15 +44,14 @@ struct GenerationOptions {
 
   // Throws Error{usage} naming the option that is out of its range.
   void check() const;
-  // What these limits allow, thinking, its end and answer; -1: there is no limit.
+  // The most tokens that these limits allow for thinking, its end and the answer; -1: no limit.
   int64_t n_most() const;
 };
 
 inline constexpr int64_t kMostTokenLimit = INT32_MAX;
 
-// Of each option its names, bounds and help. Flags, the settings file, a batch line's fields, the warm
-// process's wire, /set, and check() are made of the list: a new option is a field, a row of the list, and its
-// use.
+// An option's names, bounds and help. The list makes the flags, the settings file, a batch line's fields, the
+// warm process's wire, /set, and check(): a new option is a field, a row of the list, and its use.
 struct GenerationOption {
   using Field = std::variant<bool*, int64_t*, uint64_t*, float*, std::vector<std::string>*>;
 
@@ -72,21 +70,21 @@ std::span<const GenerationOption> generation_options();
 
 // A prompt to be answered. Tokenizer and sequence must outlive the request.
 struct Request {
-  // To answer on, which has its place already, keeps what it has of the prompt's beginning, and holds prompt
-  // and answer afterwards, the last token perhaps without its row. Null: a sequence of the loop's own.
+  // The sequence to answer on, which has its place already. It keeps what it holds of the prompt's beginning,
+  // and holds prompt and answer afterwards, the last token perhaps without its row. Null: the loop makes one.
   Sequence* sequence = nullptr;
   const Tokenizer* tokenizer = nullptr;
   std::vector<int32_t> prompt;
   GenerationOptions options;
-  std::vector<TokenRun> decoded = {};  // of the prompt, as an earlier sequence has it (Sequence::decoded)
-  bool is_held = false;  // `sequence` holds the prompt but for its last token: decode goes on from there
-  // Requests of one number, not 0, are a talk: if no other request comes in between, a later one goes on with
-  // the place of the one before.
+  std::vector<TokenRun> decoded = {};  // of the prompt: Sequence::decoded() of an earlier sequence
+  bool is_held = false;  // `sequence` holds the prompt but for its last token: decode begins with it
+  // Requests with the same number, not 0, are a talk: if no other request comes in between, the next one
+  // continues in the place of the one before.
   int64_t talk = 0;
 };
 
-// Throws Error{context_full} with the counts when the tokens are more than a context holds, Error{usage} when
-// there is none and for ids outside the vocabulary.
+// Throws Error{context_full} with the counts when there are more tokens than a context holds, Error{usage}
+// when there are none and for ids outside the vocabulary.
 void check_prompt(int64_t vocab_size, int64_t context, std::span<const int32_t> tokens);
 
 enum class FinishReason { stop, length, interrupted };
@@ -96,12 +94,13 @@ struct GenerationResult {
   Completion completion;
   FinishReason finish_reason = FinishReason::stop;
   int64_t n_prompt_tokens = 0, n_cached_tokens = 0, n_completion_tokens = 0;
-  int64_t n_thinking_tokens = 0;  // of those of the completion, with the mark at their end
+  int64_t n_thinking_tokens = 0;  // of the completion's, with the mark at their end
   std::string why_none_cached;    // half a sentence; empty when some were
   double prefill_seconds = 0, decode_seconds = 0;
-  std::vector<TokenRecord> logprobs;  // of all that were drawn: the end of thinking may have been set
-  // Of a sequence of the loop's, at the end: what a later request says of the same tokens (Request::decoded),
-  // how many it holds, and what was looked up in top-k buffers in the steps since its beginning.
+  std::vector<TokenRecord> logprobs;  // of all drawn tokens; </think> may have been set instead
+  // Of a sequence of the loop's own, at the end: the runs that a later request gives for the same tokens
+  // (Request::decoded), how many tokens it holds, and the lookups in top-k buffers in all steps since its
+  // admission.
   std::vector<TokenRun> decoded;
   int64_t n_held_tokens = 0;
   Forward::BufferTally buffer_tally;
@@ -117,9 +116,9 @@ class Listener {
   virtual void on_prefill(int64_t /*n_done*/, int64_t /*n_total*/, int64_t /*n_cached*/) {}
   virtual void on_reasoning(const std::string& /*text*/) {}
   virtual void on_answer(const std::string& /*text*/) {}
-  // What a person should know of a delay.
+  // A line for the user about a delay.
   virtual void on_notice(const std::string& /*line*/) {}
-  // Asked between steps, and on a CPU often within those of a prompt.
+  // Called between steps, and on a CPU often within those of a prompt; true ends the request.
   virtual bool is_interrupted() { return false; }
 };
 
@@ -128,18 +127,18 @@ class Answerer {
  public:
   virtual ~Answerer() = default;
   // Adds a request. Its listener is called in turn(), and must outlive it. Returns the request's number.
-  // Throws Error, and nothing else, for one that cannot join: {usage} for options out of range.
+  // Throws Error, and nothing else, for a request that cannot be added: {usage} for options out of range.
   virtual int64_t add(Request request, Listener& listener) = 0;
-  // Goes a step further. False: every request is done.
+  // Runs one step. False: every request is done.
   virtual bool turn() = 0;
   virtual bool is_done(int64_t request) const = 0;
-  // What came of it, once. Throws the Error that ended it.
+  // The request's result, once. Throws the Error that ended it.
   virtual GenerationResult take(int64_t request) = 0;
-  // Forgets it, done or not. Its sequence and its listener may go.
+  // Forgets the request, done or not. Its sequence and its listener may then be destroyed.
   virtual void drop(int64_t request) = 0;
 };
 
-// What came of a request, once it is there.
+// A request's result or error, once it is there.
 struct Outcome {
   std::optional<GenerationResult> result;
   std::exception_ptr error;

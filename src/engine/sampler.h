@@ -20,7 +20,7 @@ struct TokenRecord {
   // False: `chosen` is the first id whose logit is not a number or infinite, and that logit.
   bool is_finite = true;
 
-  // Throws Error{model} when it is not: weights, or a remembered prefix, are damaged.
+  // Throws Error{model} if is_finite is false: weights, or a remembered prefix, are damaged.
   void check() const;
 };
 

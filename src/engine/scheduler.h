@@ -5,7 +5,7 @@
 // when all admitted sequences, at their expected lengths and with the smallest buffers, stay within the room.
 // Where room is lacking, buffers shrink first; then the youngest sequence gives way: it is suspended (its
 // keys go to host memory, its slots are freed, its rows stay), or, where rows are lacking, it loses its rows
-// and begins anew later. Suspended sequences go on before new ones begin.
+// and begins anew later. A sequence that gave way goes on before a new one begins.
 //
 // Steps are of one role. Prompts are read one at a time; while one is read, every second step is a decode
 // step of all that decode, so that neither starves. Sequences are admitted in the order of arrival, but a

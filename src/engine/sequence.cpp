@@ -10,7 +10,7 @@
 namespace dsv32 {
 namespace {
 
-// The length of the longest end of `text` with which `stop` begins, the whole of `stop` excepted.
+// The length of the longest end of `text` that begins `stop` but is not all of it.
 size_t held_length(std::string_view text, std::string_view stop) {
   for (size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n)
     if (text.ends_with(stop.substr(0, n))) return n;
@@ -32,7 +32,8 @@ void Sequence::enter(OpenTimeline place) {
   place_ = place ? std::move(place) : OpenTimeline(engine_.cache().open().release(), {&engine_});
 }
 
-// Hundreds may wait for their turn at the disk, and each is asked about at every turn of the loop.
+// Hundreds of sequences may wait for the disk, and the loop calls this at every turn: does nothing until
+// n_changes() rises.
 bool Sequence::is_ready(std::span<const int32_t> prompt, std::span<const TokenRun> decoded) {
   PrefixCache* prefixes = engine_.prefix_cache();
   if (!prefixes) return true;
@@ -43,7 +44,7 @@ bool Sequence::is_ready(std::span<const int32_t> prompt, std::span<const TokenRu
   return readiness == PrefixCache::Readiness::is_ready;
 }
 
-// The logits belong to the last token: with nothing left to compute, that one is computed again.
+// Never keeps the prompt's last token, because its logits are needed: it is computed again.
 int64_t Sequence::hold(std::span<const int32_t> prompt, int64_t n_reusable,
                        std::span<const TokenRun> decoded) {
   engine_.check_prompt(prompt);
@@ -83,7 +84,7 @@ int64_t Sequence::read_chunk(std::span<const int32_t> prompt) {
   return place_->n_tokens();
 }
 
-// Its prefixes that are remembered may leave the device too.
+// Unlocks its remembered prefixes, so that they may leave the device too.
 void Sequence::suspend() {
   settle();
   if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->forget(*place_);
@@ -165,8 +166,8 @@ void Sequence::admit(OpenTimeline place) {
   begun_ = Clock::now();
 }
 
-// Of the prompt, so many tokens are remembered for others: in thinking mode the next turn's prompt drops what
-// was thought, and leaves this one before the last <｜Assistant｜>.
+// How many tokens of the prompt are remembered for others: in thinking mode the next turn's prompt drops the
+// thinking, and so differs from this prompt from the last <｜Assistant｜> on.
 int64_t Sequence::n_reusable_prompt() const {
   const std::optional<int32_t> mark = request_.tokenizer->find(kAssistantMark);
   if (request_.options.thinking && mark)
@@ -203,7 +204,7 @@ void Sequence::read_prompt() try {
   interrupt();
 }
 
-// Where thinking has had its tokens, its end takes the place of what was drawn.
+// After max_thinking tokens of thinking, </think> takes the place of the drawn token.
 void Sequence::push(const TokenRecord& drawn) {
   const GenerationOptions& options = request_.options;
   const bool thinks = options.thinking && parser_->is_thinking();

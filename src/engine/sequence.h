@@ -1,11 +1,12 @@
 // A sequence: its place in the cache, which of its prefixes later requests may reuse, and the request that it
-// answers; and one that is driven step by step, without a request.
+// answers; and ByHand, a sequence that is driven step by step, without a request.
 //
 //   waits_for_room -> waits_for_disk -> reads_prompt -> decodes -> is_done
 //
-// The loop decides when each of these comes; the sequence carries it out and tells the request's listener.
-// It computes chunks of its prompt; steps of several sequences, and draws, are the loop's. A prompt is given
-// as the whole wanted prefix, of which only what the place does not hold is computed. One thread at a time.
+// The loop decides when each phase comes; the sequence carries it out and tells the request's listener. The
+// sequence computes the chunks of its prompt; the loop runs the steps of several sequences, and draws. A
+// prompt is always given whole, and only what the place does not hold of it is computed. One thread at a
+// time.
 #pragma once
 
 #include <chrono>
@@ -26,16 +27,16 @@
 
 namespace dsv32 {
 
-// Watches a stream of text for stop strings, which end the answer and are not part of it. Text that may be
-// the beginning of one is held back until it is clear what it is, so nothing of a stop string is ever
-// emitted, however it is cut.
+// Watches a stream of text for stop strings, which end the answer and are not part of it. Text that may begin
+// a stop string is held back until that is clear, so no part of a stop string is ever emitted, however the
+// text is cut.
 class StopStrings {
  public:
   explicit StopStrings(std::vector<std::string> stops);  // empty strings are ignored
 
-  // Returns the text that can be shown. Once found() nothing more is.
+  // Returns the text that can be shown. Once found(), none.
   std::string push(std::string_view text);
-  // What was held back and turned out to be text.
+  // The text that was held back and begins no stop string.
   std::string finish() { return std::exchange(held_, {}); }
   bool found() const { return found_; }
 
@@ -62,7 +63,7 @@ class Sequence : public SequenceState {
 
   // --- Its place
 
-  // Takes that place, or an empty one. Throws as LatentCache::open() does.
+  // Takes `place`, or opens an empty one. Throws as LatentCache::open() does.
   void enter(OpenTimeline place = {});
   OpenTimeline leave() { return std::move(place_); }
   bool has_place() const { return place_ != nullptr; }
@@ -72,33 +73,33 @@ class Sequence : public SequenceState {
   const std::vector<int32_t>& tokens() const { return place_->tokens(); }
   int64_t context_left() const { return engine_.plan().cache.max_context - place_->n_tokens(); }
 
-  // hold() of this prompt would not wait for the disk, which is asked for it. The same prompt until hold().
+  // Whether hold() of this prompt would not wait for the disk; begins to read its pages. Takes the same
+  // prompt at each call until hold().
   bool is_ready(std::span<const int32_t> prompt, std::span<const TokenRun> decoded = {});
-  // Forgets what does not belong to `prompt` (at least one token) and brings in what is known of it from
-  // elsewhere: of the tokens in the runs rows that decode made, of the others rows that prefill made. Returns
-  // how many of its tokens are held, never the last. Of the prompt and what follows, the first n_reusable
-  // tokens are remembered for others. Throws as check_prompt() does.
+  // Forgets tokens that do not belong to `prompt` (at least one token) and restores its known prefix: for the
+  // tokens in the runs `decoded` rows that decode made, for the others rows that prefill made. Returns how
+  // many of the prompt's tokens are held, never the last. Of the prompt and what follows, the first
+  // n_reusable tokens are remembered for others. Throws as check_prompt() does.
   int64_t hold(std::span<const int32_t> prompt, int64_t n_reusable = std::numeric_limits<int64_t>::max(),
                std::span<const TokenRun> decoded = {});
-  // Why hold() brought in nothing, as half a sentence; empty: it did.
+  // Why hold() restored nothing, as half a sentence; empty: it restored some.
   const char* why_none_cached() const;
-  // Computes the next chunk of a prompt that hold() was called with; on several devices it may be under way
-  // until the next ones (Forward). Returns how many of its tokens are held then; with all of them, the logits
-  // are those of its last token.
+  // Computes the next chunk of a prompt that hold() was called with; on several devices a chunk may be under
+  // way until the next ones (Forward). Returns how many of the prompt's tokens are held then; once all are,
+  // the logits are the last token's.
   int64_t read_chunk(std::span<const int32_t> prompt);
-  // Gives its room on the device to others, and takes room again: no step in between. Throws as
+  // suspend() frees its room on the device, resume() takes room again; no step in between. Throws as
   // LatentCache::resume() does.
   void suspend();
   void resume() { engine_.cache().resume(*place_); }
-  // Of its buffer the most slots, or the fewest, are its own. Throws as LatentCache::set_most_slots() does.
+  // Shrinks its buffer to the fewest slots, or makes it whole. Throws as LatentCache::set_most_slots() does.
   void set_shrunk(bool shrunk);
-  // No step follows for now: what the steps appended is remembered.
+  // Remembers what the steps appended. Called when no step follows for now.
   void rest();
-  // Of the tokens that are remembered for others, those whose rows decode made with other bits than prefill:
-  // what hold() of another sequence, or of another process, finds them by.
+  // Of the tokens that are remembered for others, the runs whose rows decode made with other bits than
+  // prefill. hold() of another sequence, or in another process, needs them to find these tokens.
   std::vector<TokenRun> decoded() const;
-  // The logits make no sense: the prefix that led to them may be damaged in a way that no checksum shows, and
-  // is not kept.
+  // The logits are not finite: removes the prefix, which may be damaged in a way that no checksum shows.
   void distrust();
 
   // --- Its request
@@ -107,22 +108,22 @@ class Sequence : public SequenceState {
   void ask(Request request, Listener& listener, int64_t number_);
   // As if it had just been asked: the same seed gives the same tokens.
   void begin_anew();
-  // It goes on in that place, or an empty one.
+  // Enters `place`, or an empty one.
   void admit(OpenTimeline place);
   bool is_ready() { return is_ready(request_.prompt, request_.decoded); }
   void begin_prompt();
-  // The next chunk of its prompt, or less: interrupted within a chunk, it ends at the border before it.
+  // Computes the next chunk of its prompt. If interrupted within the chunk, the sequence ends before it.
   void read_prompt();
   // How the next token is to be drawn.
   SampleRule next_rule() const { return request_.options.sampling.rule(n_drawn()); }
-  // It was drawn. If the answer goes on, the token is the next one to be computed.
+  // Takes the drawn token. If the answer goes on, next_token() is the next one to be computed.
   void push(const TokenRecord& drawn);
   int32_t next_token() const { return next_token_; }
-  // The listener asks for its end, which comes with what is there.
+  // Whether the listener asks for the end; interrupt() ends the answer with what is there.
   bool is_interrupted() { return listener_->is_interrupted(); }
   void interrupt() { finish(FinishReason::interrupted); }
   void fail(const Error& error);
-  // Notes what the place says at the end of the answer.
+  // Adds to the result what the place holds at the end of the answer.
   void note_place();
   // Once it is done. Throws what it failed with.
   GenerationResult take_result();
@@ -130,15 +131,15 @@ class Sequence : public SequenceState {
   const Request& request() const { return request_; }
   int64_t n_drawn() const { return result_.n_completion_tokens; }
 
-  // --- What the loop notes of it
+  // --- The loop's notes
 
   int64_t number = -1;
-  // The earlier request that has most of its prompt in common, if there is one, and how many tokens.
+  // The earlier request whose prompt has the longest common prefix, if there is one, and its tokens.
   std::optional<int64_t> donor_number;
   int64_t n_common = 0;
 
  private:
-  void settle();  // nothing of it is under way
+  void settle();  // waits until no chunk of it is under way
   std::span<const int32_t> reusable() const;
   int64_t n_reusable_prompt() const;
   void remember();
@@ -159,19 +160,19 @@ class Sequence : public SequenceState {
   Listener* listener_ = nullptr;
   std::optional<CompletionParser> parser_;
   StopStrings stops_{{}};
-  Clock::time_point begun_;  // the prompt, then the answer
+  Clock::time_point begun_;  // when the prompt, then the answer, began
   int32_t next_token_ = -1;
   Forward::BufferTally tally_before_;  // the engine's, at its admission
   GenerationResult result_;
   std::optional<Error> error_;
 };
 
-// A sequence that has the engine for itself: of a measurement, a comparison, a test.
+// A sequence that has the engine for itself: for measurements, comparisons and tests.
 class ByHand : public Sequence {
  public:
   explicit ByHand(Engine& engine) : Sequence(engine) { enter(); }  // which must outlive it
 
-  // hold() and all chunks. Returns what hold() did.
+  // hold() and all chunks. Returns hold()'s result.
   int64_t sync(std::span<const int32_t> prompt);
   // Appends one token: a decode step.
   void step(int32_t token);
@@ -179,9 +180,9 @@ class ByHand : public Sequence {
   const std::vector<float>& logits();
   // The same in the backend's memory.
   const float* device_logits() const;
-  // The likeliest token to follow, drawn where the logits are.
+  // The likeliest next token, drawn where the logits are.
   int32_t likeliest();
-  // Appends `tokens` as a prompt's and returns the logits of every one of them, [n, vocab_size].
+  // Prefills `tokens` and returns the logits of every one of them, [n, vocab_size].
   std::vector<float> all_logits(std::span<const int32_t> tokens);
 
  private:
