@@ -37,7 +37,8 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
   return warnings;
 }
 
-// Names all that decides bits: each different backend, and the layers whose experts the host computes.
+// Names all that decides bits: each different backend, and the layers whose experts the host computes in
+// decode.
 std::string numerics_of(const Backends& backends, const MemoryPlan& plan) {
   std::string names;
   for (const auto& backend : backends)

@@ -3,8 +3,8 @@
 // Takes requests, asks the scheduler for the next step, runs it, and draws a token from each of its rows of
 // logits. A request whose pages are still being read from disk is not scheduled. A request that came without
 // a sequence gets a place in the cache when there is room; later it may be suspended, or begin anew. A talk's
-// place is kept for its next request until another request comes. An exception in a step of one request is
-// that request's error; an exception in a step of several leaves turn(). One thread at a time.
+// place is kept for its next request, unless another request comes first. An exception in a step of one
+// request is that request's error; an exception in a step of several leaves turn(). One thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -206,8 +206,8 @@ class MemoryPlanner {
                     round_up(n_ring, kRingAlignment) + round_up(n_link, kRingAlignment));
   }
 
-  // The input of place_layers(). `is_open`: it chooses the rows of buffers, and the slots that the plan has
-  // now are the cost of one; otherwise they are part of a layer's bytes.
+  // The input of place_layers(). `is_open`: it chooses how many pages of slots a buffer has, and the plan's
+  // slots (one page) are the cost of each; otherwise the plan's slots are part of a layer's bytes.
   PlacementInput placement_input(std::span<const uint64_t> device_room, bool is_open) const {
     const CachePlan none = plan_.cache.of_layers(0), one = plan_.cache.of_layers(1);
     PlacementInput input;

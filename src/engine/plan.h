@@ -105,7 +105,7 @@ struct MemoryPlan {
   uint64_t n_mailbox_bytes = 0;     // of host memory, if the host keeps experts
   uint64_t n_activation_bytes = 0;  // of each device
   uint64_t n_host_scratch_bytes = 0;
-  uint64_t expert_window_bytes = 0;  // of each device whose experts the host keeps
+  uint64_t expert_window_bytes = 0;  // of each device with experts on the host
   uint64_t n_host_bytes_read = 0;    // of the host's experts, what a decode token reads
   uint64_t n_link_bytes_read = 0;    // of these, what the link carries
 

@@ -32,8 +32,8 @@ void Sequence::enter(OpenTimeline place) {
   place_ = place ? std::move(place) : OpenTimeline(engine_.cache().open().release(), {&engine_});
 }
 
-// Hundreds of sequences may wait for the disk, and the loop calls this at every turn: does nothing until
-// n_changes() rises.
+// Hundreds of sequences may wait for their turn at the disk, and the loop calls this at every turn: asks the
+// cache again only when n_changes() has risen.
 bool Sequence::is_ready(std::span<const int32_t> prompt, std::span<const TokenRun> decoded) {
   PrefixCache* prefixes = engine_.prefix_cache();
   if (!prefixes) return true;

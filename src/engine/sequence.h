@@ -134,7 +134,7 @@ class Sequence : public SequenceState {
   // --- The loop's notes
 
   int64_t number = -1;
-  // The earlier request whose prompt has the longest common prefix, if there is one, and its tokens.
+  // The earlier request whose prompt has the longest common prefix, if there is one, and the prefix's tokens.
   std::optional<int64_t> donor_number;
   int64_t n_common = 0;
 
