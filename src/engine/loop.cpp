@@ -120,9 +120,9 @@ void Loop::close_done() {
   }
 }
 
-// Begins the first request whose pages are there, when no other one reads a prompt, so that it finds what the
-// one before it computed. `waits`: begins the first request that waits for the disk; it waits until its pages
-// are there, or are no longer worth waiting for.
+// Begins the first request whose pages are there, when no other one reads a prompt, so that it finds the
+// pages that the one before it computed. `waits`: begins the first request that waits for the disk; it waits
+// until its pages are there, or are no longer worth waiting for.
 void Loop::begin_ready(bool waits) {
   const auto phase_of = [](const auto& sequence) { return sequence->phase; };
   const bool is_reading = std::ranges::find(sequences_, Phase::reads_prompt, phase_of) != sequences_.end();

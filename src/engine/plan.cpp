@@ -18,9 +18,9 @@ constexpr int64_t kHostChunk = 512, kDeviceChunk = 2048, kLeastChunk = 64;
 constexpr int64_t kStreamedChunk = 8192;
 // A chunk is not made smaller than this only to keep a layer's experts on the device.
 constexpr int64_t kLeastBesideExperts = 512;
-// One part in so many of a device's memory is for experts in transfer: about as many come during attention.
+// 1 / kRingShare of a device's memory is for experts in transfer: about as many come during attention.
 constexpr uint64_t kRingShare = 32;
-// Weights must leave one part in so many of the devices for a step and a context.
+// Weights must leave 1 / kLeastRest of the devices' memory for a step and a context.
 constexpr uint64_t kLeastRest = 16;
 // For choosing the number of sequences: the most, and the usual length of one.
 constexpr int64_t kMostSequences = 1 << 16;
@@ -76,7 +76,7 @@ class MemoryPlanner {
     if (!has_experts(machine_.weights)) return false;
     return n_weights_ > n_free_ - n_free_ / kLeastRest || options_.n_cpu_experts.value_or(0) > 0;
   }
-  // Bytes of the weights that the devices hold in any case: those that the host need not keep.
+  // Bytes of weights that the devices hold in any case: the host need not keep them.
   uint64_t held_bytes() const { return may_leave() ? n_core_ : n_weights_; }
   uint64_t step_bytes(int64_t n_tokens, int64_t context) const {
     return Activations(nullptr, args_, n_tokens, context).n_bytes;
@@ -225,7 +225,7 @@ class MemoryPlanner {
   }
 
   // Makes every row resident if that needs no expert on the host; otherwise chooses buffers, of at least
-  // twice top-k rows if these fit, else of top-k. Choices fill the memory.
+  // twice top-k rows if these fit, else of top-k. What it chooses fills the memory.
   void place_apart(const std::optional<int64_t>& wanted) {
     std::vector<uint64_t> room;
     for (const MemoryInfo& device : machine_.devices) {

@@ -30,7 +30,7 @@ inline constexpr int64_t kAsManyAsSuit = 0;
 
 // Choices that fill the memory leave this much, for allocations of measurements and the ends of weights.
 inline constexpr uint64_t kSlackBytes = uint64_t{8} << 20;
-// A CUDA driver rounds allocations up, by one part in so many of a plan (0.4 %, one H100).
+// A CUDA driver rounds allocations up: by 1 / kDriverShare of a plan (0.4 %, one H100).
 inline constexpr uint64_t kDriverShare = 256;
 
 using Backends = std::vector<std::shared_ptr<Backend>>;  // one for each device; an owner keeps its memory
@@ -47,7 +47,7 @@ struct EngineOptions {
   // Tokens of all sequences together. kAllContexts: a full context for each, or what the memory holds;
   // nothing: as many as one context.
   std::optional<int64_t> pool;
-  std::optional<int64_t> keys;   // of these, tokens that are not suspended; nothing: all
+  std::optional<int64_t> keys;   // of these, tokens of sequences that are not suspended; nothing: all
   std::optional<int64_t> slots;  // of all top-k buffers together; nothing: whole buffers for max_seqs
   // Rows of a sequence and layer on the device, kEveryRow for all; nothing: all if they fit, else as many as
   // do.
@@ -78,7 +78,7 @@ struct Machine {
     for (const MemoryInfo& device : devices) n_bytes += device.n_bytes_free;
     return n_bytes;
   }
-  // Removes n_bytes of each memory from what is free.
+  // Leaves n_bytes of each memory out of the plan.
   void leave(uint64_t n_bytes) {
     for (MemoryInfo& device : devices) device.n_bytes_free = less_bytes(device.n_bytes_free, n_bytes);
     host.n_bytes_free = less_bytes(host.n_bytes_free, n_bytes);
@@ -156,15 +156,15 @@ EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, in
 // The most sequences whose plan fits the machine with no more experts on the host than one sequence's; 0: not
 // even one. Throws Error{usage} as make_plan() does.
 int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
-// Fills in an open number of sequences (kAsManyAsSuit), and rows and keys for so many of a usual length: the
-// most that fit with the smallest buffers, up to where more sequences hardly gain speed, without moving
-// experts off a device. The memory that is left goes to slots, up to twice top-k rows for each sequence, or
-// to every row where that fits. The context is as long as for one sequence.
+// Fills in an open number of sequences (kAsManyAsSuit), and rows and keys for sequences of a usual length:
+// the most sequences that fit with the smallest buffers, up to where more sequences hardly gain speed,
+// without moving experts off a device. The memory that is left goes to slots, up to twice top-k rows for each
+// sequence, or to every row where that fits. The context is as long as for one sequence.
 EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, Machine machine);
 
 // --- plan_speed.cpp: the speed to expect of the 671B model's shape: the bytes read from each memory, divided
-// by the measured rates of such memories, and the time that layers take besides. It is within 15 % of the
-// speeds measured on four machines (tests/test_plan_speed.cpp).
+// by the measured rates of such memories, plus the layers' other time. It is within 15 % of the speeds
+// measured on four machines (tests/test_plan_speed.cpp).
 
 // Tokens of context, and of the prompt, for which a speed is computed.
 inline constexpr int64_t kSpeedContext = 4096, kSpeedPrompt = 32768;
@@ -185,14 +185,14 @@ const GpuKind* find_gpu(const std::string& name);
 
 struct PlanSpeed {
   double decode_rate = 0;  // tokens a second
-  double prompt_rate = 0;  // 0: without a GPU none is known
+  double prompt_rate = 0;  // 0: unknown, without a GPU
   const GpuKind* gpu = nullptr;
   double gpu_seconds = 0, host_seconds = 0;        // of a decode token
   double gpu_bytes_rate = 0, host_bytes_rate = 0;  // of weights in this format, bytes a second
 };
 
-// For a prompt of n_prompt tokens, where so many threads read the host's memory. Nothing for models of other
-// shapes: their layers were not timed.
+// For a prompt of n_prompt tokens, where n_threads threads read the host's memory. Nothing for models of
+// other shapes, whose layers were not timed.
 std::optional<PlanSpeed> expected_speed(const ModelArgs& args, const MemoryPlan& plan, const Machine& machine,
                                         int n_threads = kServerThreads, int64_t n_prompt = kSpeedPrompt);
 

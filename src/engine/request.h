@@ -50,8 +50,8 @@ struct GenerationOptions {
 
 inline constexpr int64_t kMostTokenLimit = INT32_MAX;
 
-// An option's names, bounds and help. The list makes the flags, the settings file, a batch line's fields, the
-// warm process's wire, /set, and check(): a new option is a field, a row of the list, and its use.
+// An option's names, bounds and help. The list defines the flags, the settings file, a batch line's fields,
+// the warm process's wire, /set, and check(): a new option is a field, a row of the list, and its use.
 struct GenerationOption {
   using Field = std::variant<bool*, int64_t*, uint64_t*, float*, std::vector<std::string>*>;
 
@@ -97,7 +97,7 @@ struct GenerationResult {
   int64_t n_thinking_tokens = 0;  // of the completion's, with the mark at their end
   std::string why_none_cached;    // half a sentence; empty when some were
   double prefill_seconds = 0, decode_seconds = 0;
-  std::vector<TokenRecord> logprobs;  // of all drawn tokens; </think> may have been set instead
+  std::vector<TokenRecord> logprobs;  // of drawn tokens only, not of a </think> that was set
   // Of a sequence of the loop's own, at the end: the runs that a later request gives for the same tokens
   // (Request::decoded), how many tokens it holds, and the lookups in top-k buffers in all steps since its
   // admission.
@@ -149,7 +149,7 @@ struct Outcome {
   }
 };
 
-// Answers one request, while the others go on. Throws what ended it.
+// Answers one request, while the others go on. Throws the Error that ended it.
 GenerationResult generate(Answerer& answerer, Request request, Listener& listener);
 
 }  // namespace dsv32

@@ -149,7 +149,7 @@ class Planner {
 
   void admit() {
     if (is_pressed() || std::ranges::any_of(states_, &SequenceState::is_suspended)) return;
-    std::optional<int64_t> n_may_overtake;  // so many more; nothing: no sequence stays waiting yet
+    std::optional<int64_t> n_may_overtake;  // nothing: no sequence stays waiting yet
     for (size_t i = 0; i < states_.size(); ++i) {
       if (states_[i].phase != Phase::waits_for_room) continue;
       const bool may_try = !n_may_overtake || (*n_may_overtake > 0 && shares(states_[i]));

@@ -30,7 +30,7 @@ constexpr int64_t kMostOvertaken = 8;
 enum class Phase { waits_for_room, waits_for_disk, reads_prompt, decodes, is_done };
 
 // Pages of the pools, and shares: each timeline that is not suspended takes one share of the tables, the
-// logits and the state of buffers. Either all that there is, or the part that is taken.
+// logits and the state of buffers. Describes the whole room, or the part that is taken.
 struct Room {
   int64_t n_row_pages = 0, n_key_pages = 0, n_slot_pages = 0;
   int64_t n_shares = 0;

@@ -5,8 +5,7 @@
 //
 // The loop decides when each phase comes; the sequence carries it out and tells the request's listener. The
 // sequence computes the chunks of its prompt; the loop runs the steps of several sequences, and draws. A
-// prompt is always given whole, and only what the place does not hold of it is computed. One thread at a
-// time.
+// prompt is always given whole, and only the tokens that the place lacks are computed. One thread at a time.
 #pragma once
 
 #include <chrono>
@@ -125,7 +124,7 @@ class Sequence : public SequenceState {
   void fail(const Error& error);
   // Adds to the result what the place holds at the end of the answer.
   void note_place();
-  // Once it is done. Throws what it failed with.
+  // Once the request is done. Throws the Error that it failed with.
   GenerationResult take_result();
 
   const Request& request() const { return request_; }

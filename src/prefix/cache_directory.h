@@ -76,8 +76,7 @@ class CacheDirectory : public CacheFiles {
   // Removes the entry of this name, with a warning unless `why` is vanished. Not for newer segments.
   void remove(int folder, const std::string& segment, SegmentFault why);
 
-  // Warns of each `reason` once; it also says what the cache does about it. Returns false, for callers that
-  // then fail.
+  // Warns once of each `reason`, which includes the consequence. Returns false, for callers that then fail.
   bool warn_once(const std::string& reason);
   // True when `result` is no error. Otherwise warns; the third failed write ends writing.
   bool check_write(int64_t result);

@@ -27,7 +27,7 @@ namespace dsv32 {
 struct ModelDigestOptions {
   std::string directory = {};  // of the disk cache
   FileSystem* files = &real_file_system();
-  uint64_t most_hashed_first = 0;  // the constructor hashes a model of at most so many bytes
+  uint64_t most_hashed_first = 0;  // the constructor hashes a model up to this size
   int n_threads = 1;               // at most, beside the caller
   // The note leaves out files that changed less than this before hashing: another change could leave their
   // times the same.

@@ -72,7 +72,7 @@ class PrefixCache {
   // To be called before the timeline is closed.
   void forget(const Timeline& timeline);
 
-  // So many tokens were computed in so many seconds: restore() compares the time of a read with this.
+  // Notes the speed of computing, with which restore() compares that of a read.
   void note_prefill(int64_t n_tokens, double seconds);
 
   // The logits after this history were not finite: removes its segments from the disk, and stores nothing

@@ -58,8 +58,8 @@ struct PrefixCacheOptions {
   // Shorter prefixes are not read from disk. Nothing: 256 until the speed of computing is known; then reading
   // must be quicker than computing.
   std::optional<int64_t> least_tokens;
-  // A model of at most so many bytes whose digest is unknown is hashed before anything else; a larger one
-  // during the run, and the disk is not used until its digest is known.
+  // A model up to this size whose digest is unknown is hashed before anything else; a larger one during the
+  // run, and the disk is not used until its digest is known.
   uint64_t most_hashed_first = uint64_t{64} << 20;
   FileSystem* files = &real_file_system();
   std::function<void(const std::string&)> warn = [](const std::string&) {};  // called by any thread

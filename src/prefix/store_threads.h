@@ -28,7 +28,7 @@ class HeadReader : public Offload {
     std::shared_ptr<PrefixStore> store;   // once it is open
     std::optional<CacheSpeeds> speeds;    // from the store's note
     std::vector<StoredSegment> segments;  // parents before children
-    bool is_over = false;                 // nothing more will come; if `store` has not come: there is none
+    bool is_over = false;                 // nothing more will come; without a store yet: there is none
   };
   // Waits until it is over, or until `deadline`.
   Told wait_told(Deadline deadline);
