@@ -149,7 +149,7 @@ struct Outcome {
   }
 };
 
-// Answers one request, while the others go on. Throws the Error that ended it.
+// Answers one request, while the others go on. Throws the exception that ended it.
 GenerationResult generate(Answerer& answerer, Request request, Listener& listener);
 
 }  // namespace dsv32

@@ -176,7 +176,7 @@ PrefixCache::Deadline PrefixCache::deadline(int64_t n_tokens) const {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// --- for prompts and sequences --------------------------------------------------------------
+// --- for prompts and sequences -------------------------------------------------------------------
 
 int64_t PrefixCache::restore(Timeline& timeline, Tokens tokens, int64_t n_held, Runs decoded) {
   int64_t n = n_held;

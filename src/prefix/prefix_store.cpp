@@ -124,7 +124,7 @@ std::unique_ptr<PrefixStore> PrefixStore::open(const PrefixStoreOptions& options
   });
 }
 
-// --- listing and removing -------------------------------------------------------------------------------
+// --- listing and removing ------------------------------------------------------------------------
 
 std::vector<StoredSegment> PrefixStore::segments() {
   std::vector<StoredSegment> all;
