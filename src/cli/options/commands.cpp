@@ -1,5 +1,4 @@
-// See flags.h. A command of two words belongs to the group that the first names. A screenful is 24 lines
-// of 80 columns.
+// See flags.h. A command of two words belongs to the group that its first word names.
 
 #include <algorithm>
 #include <sstream>
@@ -29,7 +28,7 @@ std::vector<const CommandRow*> members_of(const std::string& group) {
   return members;
 }
 
-// `words`: all of them. A prompt, perhaps, for which `run` was left away.
+// `words`: all of the command line. They may be a prompt without `run`; then a hint says so.
 [[noreturn]] void fail_unknown(const std::string& name, const std::vector<std::string>& words) {
   const std::string prompt = joined(words);
   const bool is_prompt = name == words[0] && prompt.find(' ') != prompt.npos;

@@ -1,4 +1,4 @@
-// See flags.h: the words of a command taken apart, and texts turned into values.
+// See flags.h: splits a command's words into flags and others, and turns texts into values.
 #include <algorithm>
 #include <charconv>
 
@@ -35,11 +35,11 @@ std::string where_to_look(const CommandRow& command) {
                              where_to_look(command));
 }
 
-// The flags of args[i], which begins with a hyphen: one by its long name, "--ctx=64", or some by their
-// letters, "-qvn5". A value that does not stand there is args[i + 1].
+// Takes the flags of args[i], which begins with a hyphen: one long name, "--ctx=64", or several letters,
+// "-qvn5". A value that args[i] lacks is args[++i].
 void take_flags(const CommandRow& command, const Flags& flags, const std::vector<std::string>& args,
                 size_t& i, std::vector<GivenFlag>& given) {
-  // Two long names with one hyphen, which hands know from elsewhere.
+  // Other programs have these two long names with one hyphen.
   const std::string word = args[i] == "-sys" ? "--system" : args[i] == "-sysf" ? "--system-file" : args[i];
   const bool is_long = word.starts_with("--");
   for (size_t at = is_long ? 2 : 1, end; at < word.size(); at = end) {
@@ -81,14 +81,14 @@ std::vector<TensorType> computable_types() {
   return types;
 }
 
-// By its name in any case.
+// By its name, upper or lower case.
 std::optional<TensorType> find_type(const std::string& name) {
   for (const TensorType type : computable_types())
     if (upper_case(name) == type_name(type)) return type;
   return std::nullopt;
 }
 
-// One GPU or more, "24G", "2x141G" or "2xH200"; nothing when it is none.
+// One GPU or more, "24G", "2x141G" or "2xH200"; empty when the term is invalid.
 std::vector<uint64_t> parse_gpus(const std::string& term) {
   const size_t x = std::min(term.find('x'), term.size());
   size_t n = 1;

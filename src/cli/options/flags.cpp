@@ -42,7 +42,7 @@ using O = Options;
 using V = const FlagValue&;
 using Words = std::vector<std::string>;
 
-// How a field is set by a text, and the text that would set it.
+// read() sets a field from a text; shown() returns the text that would set it.
 
 struct Bounds {
   double least, most;  // of a number
@@ -74,7 +74,7 @@ void read(V value, Bounds bounds, std::optional<T>& at) {
   at = inner;
 }
 
-// Numbers with commas between them, in order; sizes, each for a GPU, as they stand.
+// Values with commas between them. Numbers are sorted; sizes, one for each GPU, keep their order.
 template <typename T>
 void read(V value, Bounds bounds, std::vector<T>& at) {
   std::vector<T> values;
@@ -84,7 +84,7 @@ void read(V value, Bounds bounds, std::vector<T>& at) {
   at = std::move(values);
 }
 
-// Texts one by one.
+// Appends one text.
 void read(V value, Bounds, Words& at) {
   if (value.text.empty()) fail_value(value, "a text that is not empty");
   at.push_back(value.text);
@@ -130,7 +130,7 @@ FlagField field(T& at, double least = 0, double most = 0) {
           [&at] { return shown(at); }, std::is_same_v<T, TensorType> ? type_names() : Words{}};
 }
 
-// Fields that are set otherwise.
+// Fields that are not set by read().
 
 template <typename T>  // an enumeration, its words in its order
 FlagField choice(T& at, const Words& words) {
@@ -151,7 +151,7 @@ FlagField off(bool& at) {
   return {[&at](V) { at = false; }, [&at] { return shown(!at); }};
 }
 
-// A number, auto, which is nothing, or full (kEveryRow).
+// A number, "auto" (nothing) or "full" (kEveryRow).
 FlagField count(std::optional<int64_t>& at, int64_t least, int64_t most, bool has_full = false) {
   const Words words = has_full ? Words{"full", "auto"} : Words{"auto"};
   const auto set = [&at, least, most, words](V value) {
@@ -173,7 +173,7 @@ constexpr auto kContext = [](O& o) { return field(o.engine.context, 1, kMaxInt32
 constexpr auto kParallel = [](O& o) { return field(o.batch.n_parallel, 1, kMostAtATime); };
 constexpr auto kJson = [](O& o) { return field(o.json); };
 
-// What a plan is for when there is no file.
+// The model that a plan without a file is for.
 BenchOptions real_size(const SyntheticTypes& types) {
   BenchOptions options;
   options.is_synthetic = true, options.n_layers = 61, options.types = types;
@@ -254,7 +254,7 @@ const Flag kEngineFlags[] = {
      [](O& o) { return field(o.cache.salt); }, "empty"},
 };
 
-// Before the flags of generation options.
+// Rows before those of generation options.
 const Flag kAsking[] = {
     {"warm", "HOW",
      "answer by a process of dsv32 warm start, which must hold the same file with the same flags of Model "
@@ -377,7 +377,7 @@ const Flag kAsking[] = {
      "Talk", kChat, [](O& o) { return off(o.keeps_history); }},
 };
 
-// Behind them.
+// Rows behind those of generation options.
 const Flag kAnswering[] = {
     {"seed", "N", "of the sampler; the same seed, the same answer; -1: random", "Answer", kTalking,
      [](O& o) { return FlagField{[&o](V value) { o.seed = parse_seed(value, true); }}; },
@@ -431,7 +431,7 @@ const Flag kAnswering[] = {
      [](O& o) { return field(o.wants_version); }},
 };
 
-// Of these options the field of an option of an answer.
+// The field of a generation option in `options`.
 FlagField field_of(const GenerationOption& option, Options& options) {
   return std::visit([&](auto* at) { return field(*at, option.least, option.most); },
                     option.field(options.generation));

@@ -1,9 +1,9 @@
-// The tables of commands and of flags. Of a command: its names, what its help says first; of a flag: its
-// names, help, group, takers, and the field of Options that it sets.
+// The tables of commands and of flags. A command's row has its name and the first lines of its help; a flag's
+// row has its names, help, group, commands, and the field of Options that it sets.
 //
-// The command line and its help, manual page, completions, settings file, `config`, and the name of a warm
-// process's socket (engine_flags()) are made of it; flags of generation options are made of their own list
-// (engine/request.h). A new flag is a row.
+// The command line, its help, the manual page, completions, the settings file, `config` and the name of a
+// warm process's socket (engine_flags()) are made from the flags' table; rows of generation options are made
+// from the list in engine/request.h. A new flag is a row.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@
 namespace dsv32 {
 
 struct CommandRow {
-  Command command;        // its number is the row's
+  Command command;        // as a number: the row's index
   const char* full_name;  // "dsv32 run"
   const char* usage;
   const char* about;
@@ -33,7 +33,7 @@ struct CommandRow {
 std::span<const CommandRow> commands();
 const CommandRow& row_of(Command command);
 
-// The command that the first words name; `n_taken` is how many they are. Throws Error{usage} for others.
+// The command that the first `n_taken` words name. Throws Error{usage} when they name none.
 const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_taken);
 
 std::string exit_codes();  // one line
@@ -48,13 +48,12 @@ std::string overview();  // examples first, then the commands, then the exit cod
 // Usage, flags by group, where defaults come from, and the exit codes.
 std::string command_help(Command command);
 
-// Lines that are longer than `width` columns end between words; what goes on stands under the column that the
-// line's last gap of two spaces leads to. By default as wide as the terminal that standard output is,
-// else 80.
+// Breaks lines longer than `width` columns between words, and indents the rest to the column behind the
+// line's last gap of two spaces. Default width: that of standard output's terminal, else 80.
 std::string fitted(const std::string& text, size_t width = window_columns(STDOUT_FILENO));
 
-// What `help`, `--help`, `-h`, `version`, `--version` and `-V` as a command ask for, and `--help` behind a
-// group such as `inspect`; empty when `words` are anything else.
+// The text for `help`, `--help`, `-h`, `version`, `--version` and `-V` in place of a command or, with
+// hyphens, behind a group such as `inspect`; empty for other `words`.
 std::string general_text(const std::vector<std::string>& words);
 
 // "dsv32 0.1.0 (c53694d)" in the first line; compiler, backends and libraries in the next ones.
@@ -63,17 +62,17 @@ std::string version_text();
 // "dsv32: message\n" and, when there is one, "hint: ...\n"; escaped.
 std::string error_text(const std::string& message, const std::string& hint = {});
 
-// A value, and what its flag is called where it stands: "--max-tokens", or "/home/me/config:3: max-tokens".
+// A value, and its flag as messages name it: "--max-tokens", or "/home/me/config:3: max-tokens".
 struct FlagValue {
   std::string flag, text;
 };
 
-// Of certain options the field that a flag sets.
+// The field of one Options that a flag sets.
 struct FlagField {
   std::function<void(const FlagValue&)> set;  // throws Error{usage}
-  // The value, as it would be typed; of a switch "on" or "off". Null: the flag sets no field alone.
+  // The value as it would be typed; of a switch "on" or "off". Null: there is no text for it.
   std::function<std::string()> text = nullptr;
-  std::vector<std::string> words = {};  // that fit, where they are few
+  std::vector<std::string> words = {};  // that the flag takes
 };
 
 struct Flag {
@@ -85,36 +84,36 @@ struct Flag {
   const char* group;  // heading in the help
   unsigned commands;  // bit 1 << Command for each command that takes it; kOnce
   std::function<FlagField(Options&)> field;
-  const char* unset = nullptr;               // what holds without the flag, where the field does not say it
-  const GenerationOption* option = nullptr;  // that it sets
+  const char* unset = nullptr;               // the default's text, where the field's own is not it
+  const GenerationOption* option = nullptr;  // the generation option that the flag sets, if any
 
   std::vector<std::string> spellings() const;               // without hyphens
   std::string name() const;                                 // "max-tokens"
-  bool is_once() const { return (commands & kOnce) != 0; }  // of one call: no default can be set for it
+  bool is_once() const { return (commands & kOnce) != 0; }  // the settings file cannot set it
   bool is_of(Command command) const { return commands >> static_cast<unsigned>(command) & 1; }
-  std::string text_in(Options options) const;  // the field's
+  std::string text_in(Options options) const;  // of the field's value
   std::string default_text() const;            // "" when there is none
   std::string help() const;                    // with its default
 };
 
-// Of one command, in the order of the help.
+// One command's flags, in the order of the help.
 using Flags = std::vector<const Flag*>;
 
 const std::vector<Flag>& flags();
 Flags flags_of(Command command);
-// Those that decide what engine a process holds, and what prefixes it knows.
+// The flags that decide which engine a process holds and which prefixes it finds.
 std::span<const Flag> engine_flags();
 
-// `name` without hyphens, any of its spellings. Null when there is no such flag.
+// `name`: any spelling, without hyphens. Null when there is no such flag.
 const Flag* find_flag(const Flags& flags, const std::string& name);
 
-// As it would be typed; of several values with commas between them.
+// The field's value as it would be typed, a list's values with commas between them.
 std::string text_of(GenerationOption::Field field);
 
 struct GivenFlag {
   const Flag* flag;
   std::string value;  // of a switch "true"
-  std::string where;  // of the settings file: "/home/me/.config/dsv32/config:3"
+  std::string where;  // its line in the settings file, "/home/me/.config/dsv32/config:3"; else empty
 
   void apply(Options& options) const;  // throws Error{usage}
 };
@@ -123,34 +122,34 @@ struct GivenWords {
   std::vector<GivenFlag> flags;  // in the order given
   std::vector<std::string> words;
 
-  bool has(const std::string& name) const;  // the flag whose first name it is
+  bool has(const std::string& name) const;  // `name`: a flag's first
 };
 
 // `args`: the words after the command's name. Throws Error{usage} for an unknown flag (with the nearest
-// spelling), a value that is missing, and, unless help or the version is asked for, words where the command
-// takes none.
+// spelling), a missing value, and, without --help and --version, words for a command that takes none.
 GivenWords take_apart(const CommandRow& command, const Flags& flags, const std::vector<std::string>& args);
 
 // Usage, and the flags by group, fitted().
 std::string help_of(const CommandRow& command, const Flags& flags);
 
-// Of `names` the one that `word` was probably meant to be; empty when none is near.
+// The one of `names` that the mistyped `word` probably means; empty when none is near.
 std::string nearest(const std::string& word, const std::vector<std::string>& names);
 // " (did you mean --temp?)", or empty.
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& names,
                          const char* prefix = "");
 
-// $XDG_CONFIG_HOME/dsv32/config, else ~/.config/dsv32/config; empty when there is no such place.
+// $XDG_CONFIG_HOME/dsv32/config, else ~/.config/dsv32/config; empty when user_folder() is.
 std::string settings_path();
 
-// What the settings file says for a command whose words give these flags: neither theirs nor what contradicts
-// them, in the order of the file. A model that the environment names hides one that the file names. Lines of
-// the more particular section hide those of others for the same flag. Throws Error{usage}, one line that
-// names the file's, for what is no section, flag or value, wherever it stands.
+// The flags that the settings file sets for a command, in the order of the file, without those that are given
+// and those that contradict a given one. DSV32_MODEL hides the file's model. For one flag, a line of a
+// command's section hides a line of its group's, and that hides a line before all sections. Throws
+// Error{usage}, one line that names the file's line, for an unknown section or flag, a flag that cannot be
+// set there, or a switch that is neither true nor false, in any section. apply() checks the other values.
 //
 //   # a comment
 //   temp = 0.6          for every command that takes --temp
-//   [run]               from here on for this one; [inspect] is a group, [inspect plan] one of it
+//   [run]               begins the lines of this command; [inspect] is a group, [inspect plan] one of its
 //   no-think            a switch
 std::vector<GivenFlag> settings_for(Command command, const GivenWords& given);
 
@@ -159,16 +158,17 @@ std::vector<GivenFlag> settings_for(Command command, const GivenWords& given);
 int64_t parse_integer(const FlagValue& value, int64_t least, int64_t most);  // decimal
 float parse_number(const FlagValue& value, double least, double most);
 std::optional<uint64_t> parse_seed(const FlagValue& value,
-                                   bool may_be_random);       // nothing for -1, a random one
+                                   bool may_be_random);       // nothing for -1: random
 std::chrono::seconds parse_duration(const FlagValue& value);  // "90s", "30m", "8h"
 Shard parse_shard(const FlagValue& value);                    // "I/N"
 size_t parse_word(const FlagValue& value, const std::vector<std::string>& words);
-std::vector<std::string> type_names();          // of the formats that can be computed with
+std::vector<std::string> type_names();          // of the supported formats
 TensorType parse_type(const FlagValue& value);  // one of them, in any case
-// What a file is called by: a mix of formats, else, and with "-pure" behind it, the format of all matrices.
+// The name of a mix of formats, else of one format for all matrices; with "-pure" behind it always the
+// latter.
 SyntheticTypes parse_file_type(const FlagValue& value);
-// "2x141G+256G": GPUs, each as SIZE, NxSIZE or, for one that was measured, by its name (2xH200), with +
-// between them, or 0; then + and the host's memory.
+// "2x141G+256G": the GPUs, with + between them, or 0 for none; then + and the host's memory. A GPU is SIZE,
+// NxSIZE or, if its speed was measured, its name (2xH200).
 ImaginedMachine parse_machine(const FlagValue& value);
 // "full or auto", "fp8, bf16 or f32"
 std::string listed(const std::vector<std::string>& names);

@@ -1,8 +1,8 @@
-// See inputs.h. Every text is read before the model is opened, so that a missing file is told at once. The
-// limit is on the sum of the parts.
+// See inputs.h. Every text is read before the model is opened, so that a missing file is reported at once.
+// The limit is on the sum of the parts.
 //
-// A split model counts once: only its first part can be named. Folders are looked through with those in them,
-// as downloads come (Q8_0/MODEL-00001-of-00031.gguf), a few levels deep, so that no loop of links matters.
+// A split model counts once, by its first part. Downloads have subfolders (Q8_0/MODEL-00001-of-00031.gguf),
+// so these are searched too, a few levels deep, which also ends loops of links.
 #include "cli/options/inputs.h"
 
 #include <algorithm>
@@ -24,10 +24,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kOurs[] = {"models/tiny.gguf", "models/demo.gguf"};  // nobody put these there
+constexpr std::string_view kOurs[] = {"models/tiny.gguf", "models/demo.gguf"};  // came with the program
 constexpr size_t kPartTail = 15;                                                // "-00002-of-00009"
 constexpr size_t kMostShown = 8;
-constexpr int kMostLevels = 3;  // of folders in one that is looked through
+constexpr int kMostLevels = 3;  // of subfolders that are searched
 
 bool is_part(const std::string& stem) {
   return stem.size() >= kPartTail && stem.compare(stem.size() - 9, 4, "-of-") == 0;
@@ -41,11 +41,11 @@ std::string name_of(const fs::path& path) {
 
 struct Candidate {
   std::string path;
-  std::string place;  // in the folder that was looked through: "Q8_0/x"
+  std::string place;  // in the searched folder: "Q8_0/x"
   uint64_t n_bytes;   // of all parts
 };
 
-// First parts, by name.
+// The first part of each model, sorted by path.
 std::vector<Candidate> models_in(const fs::path& folder) {
   std::vector<Candidate> models;
   std::map<fs::path, uint64_t> n_bytes_of;  // of all parts, by folder and name
@@ -98,7 +98,7 @@ std::string list_of(const std::vector<Candidate>& models) {
   return text;
 }
 
-// The one whose name it is, or else the only one with that in its name.
+// The model of this name, else the only one with `name` in its place.
 std::string look_up(const std::string& name) {
   const std::vector<Candidate> all = all_models();
   std::vector<Candidate> fitting;
@@ -157,7 +157,7 @@ std::string find_model(const Options& options) {
   std::error_code error;
   if (!name.empty() && fs::is_directory(name, error)) return only_model_in(name);
   if (!name.empty()) return is_path(name) ? name : look_up(name);
-  // Of those that came with the program nobody wants a plan for another machine unasked.
+  // A plan for another machine is not meant for a model that came with the program, unless it is named.
   const bool wants_other = options.imagined.has_value();
   std::vector<Candidate> found = all_models();
   for (const std::string_view ours : kOurs)

@@ -1,8 +1,9 @@
-// What a command reads: the model's file, and the prompt, whose parts are gathered from the command line,
-// files and standard input and put in the chat format.
+// The inputs of a command: the model's file, and the prompt, which is joined from standard input, files and
+// the command line and put in the chat format.
 //
-// Standard input comes first, then the files, then the prompt: the same document with a second question keeps
-// its beginning. A part that does not end its line gets a newline before the next one.
+// Standard input comes first, then the files, then the command line's prompt: a second question about the
+// same document then shares the prefix. A part whose last line has no end gets a newline before the next
+// part.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +15,29 @@
 
 namespace dsv32 {
 
-// The file that -m or the environment variable DSV32_MODEL names, or which is meant without a name. A path is
-// taken as it stands; a folder means the one model in it. A name, or a part of a file's or its folder's, is
-// looked for in the folders of models and those in them: models/ here, $DSV32_MODELS and
-// $XDG_DATA_HOME/dsv32/models (else ~/.local/share/dsv32/models). Without a name the only model there is
-// meant, not counting demo.gguf and tiny.gguf of models/ when there are others, or for a plan's --on.
-// Throws Error{usage} when nothing fits or several do, and says which with their sizes.
+// The model's file, by the name of -m, else of the environment variable DSV32_MODEL. A path is taken as it
+// stands; a folder means the one model in it. Any other name is a model's, or a part of its file's or
+// folder's name, in the model folders and their subfolders: models/ here, $DSV32_MODELS and
+// $XDG_DATA_HOME/dsv32/models (else ~/.local/share/dsv32/models). Without a name it is the only model in
+// these folders; demo.gguf and tiny.gguf of models/ do not count when there are others, or for a plan's --on.
+// Throws Error{usage} when no model fits or several do, and lists them with their sizes.
 std::string find_model(const Options& options);
-// What -m may name, of those that find_model() looks among.
+// The names of the models in the folders of find_model().
 std::vector<std::string> model_names();
-// No model was named, and `path` came with the program: there was no other.
+// Whether `path` is a model that came with the program and was taken because none was named.
 bool is_stopgap(const Options& options, const std::string& path);
 
-// A text file or, for "-", standard input, 64 MiB at most; says so when it reads standard input. Throws
-// Error{usage} when it cannot be read.
+// Reads a text file or, for "-", standard input, 64 MiB at most; a line on standard error tells of the
+// latter. Throws Error{usage} when it cannot be read.
 std::string read_input(const std::string& path, const Options& options);
 
 struct PromptText {
   std::string system, user;
 };
 
-// Reads everything to its end, 64 MiB at most; standard input unless it is a terminal or --no-stdin says
-// otherwise, and where `-` names it. Throws Error{usage} when there is no text at all, or when a file cannot
-// be read.
+// Reads all parts to their ends, 64 MiB together. Standard input is a part where `-` names it; unnamed, it is
+// the first part unless it is a terminal or --no-stdin is given. Throws Error{usage} when there is no text at
+// all, or when a file cannot be read.
 PromptText read_prompt(const Options& options, bool is_in_terminal);
 
 // The system prompt alone, as `chat` needs it. Empty when there is none.
@@ -44,13 +45,14 @@ std::string read_system(const Options& options);
 
 struct Prompt {
   std::vector<int32_t> ids;
-  std::string rendered;   // the same as text, special tokens by name
+  std::string rendered;   // the ids as text, special tokens by name
   bool thinking = false;  // it ends with <think>
   bool is_raw = false;    // it was rendered already
 };
 
-// With `is_raw`, and when the text begins with the name of the BOS token, the text is the rendered prompt.
-// Throws Error{usage} for a system prompt beside such a text, Error{model} when the vocabulary lacks a mark.
+// A text with `is_raw`, or one that begins with the name of the BOS token, is rendered already. Throws
+// Error{usage} for a system prompt beside it, Error{model} when the vocabulary lacks a token of the chat
+// format.
 Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_raw, bool thinking);
 
 }  // namespace dsv32

@@ -9,9 +9,9 @@
 namespace dsv32 {
 namespace {
 
-// What is wrong from a byte on, in words; "" when there is no more to say than that.
+// The cause of a parse error at byte `at`, in words; "" when none is known.
 std::string cause_of(std::string_view text, size_t at, std::string_view why) {
-  why = why.substr(0, why.find("; last read"));  // what follows is the text's own
+  why = why.substr(0, why.find("; last read"));  // the rest quotes the text itself
   const auto says = [&](std::string_view words) { return why.find(words) != std::string_view::npos; };
   if (says("surrogate")) return "a text has one half of a character, \\ud800 to \\udfff, without the other";
   if (says("ill-formed UTF-8")) return "a text has bytes that are no UTF-8";
@@ -23,7 +23,7 @@ std::string cause_of(std::string_view text, size_t at, std::string_view why) {
   return "";
 }
 
-// The end of the string that begins at text[at], which is its quotation mark: behind the other one.
+// text[at] is a string's opening quotation mark. Returns the index behind its closing mark.
 size_t end_of_string(std::string_view text, size_t at) {
   for (++at; at < text.size() && text[at] != '"'; ++at) at += text[at] == '\\';
   return std::min(at + 1, text.size());

@@ -1,8 +1,7 @@
-// JSON: the two kinds of values, and objects from outside, each field read with its type and bounds checked.
+// JSON: the two kinds of values, and a reader of untrusted objects that checks each field's type and bounds.
 //
-// In an object from outside null is the same as absent, and a number that has no fraction is an integer
-// however it is written (7.0). Errors are Error{usage} that name the field, one of an object in an object by
-// both names.
+// In an untrusted object null is the same as absent, and 7.0 is an integer. Errors are Error{usage} that name
+// the field, in a nested object with the outer field's name before it.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +17,22 @@
 
 namespace dsv32 {
 
-// nlohmann's, which read and write the same text.
-using ReadJson = nlohmann::json;      // finds a key among however many there are
-using Json = nlohmann::ordered_json;  // keys keep the order in which they were written
+// Both are nlohmann's, and read and write the same text.
+using ReadJson = nlohmann::json;      // sorted: finds a key fast among many
+using Json = nlohmann::ordered_json;  // keys stay in the order of writing
 
-// Throws Error{usage} that says why when it is no JSON or nests deeper: what nests a million times would take
-// all memory.
+// Throws Error{usage} with the cause when `text` is no JSON or nests deeper than `max_depth`: a million
+// levels would take all memory.
 ReadJson parse_outside_json(std::string_view text, int max_depth);
 
-// The text of this field in an object that cannot be read as a whole, because of what stands elsewhere in it.
-// Nothing when it has none, or more than one.
+// The text of the field `key` in an object with an error elsewhere. Nothing when the field is missing, is no
+// text, or is there twice.
 std::optional<std::string> salvaged_text(std::string_view broken_json, std::string_view key);
 
 class JsonFields {
  public:
-  // `json` must outlive the object. Throws when it is no object; `name` is what it is called then. `prefix`
-  // stands before the names of its fields.
+  // `json` must outlive this reader. Throws when `json` is no object; the message calls it `name`. `prefix`
+  // stands before its fields' names in messages.
   JsonFields(const ReadJson& json, const std::string& name, std::string prefix = "");
 
   // Null when it is absent.
@@ -43,17 +42,17 @@ class JsonFields {
   std::optional<double> number(const std::string& key, double least, double most);
   std::optional<int64_t> integer(const std::string& key, int64_t least, int64_t most);
   std::optional<uint64_t> seed(const std::string& key);
-  // The field of the option's name, which is no list; absent, the option stays as it is.
+  // Sets an option that is no list from the field of its name; if that is absent, the option keeps its value.
   void read(const GenerationOption& option, GenerationOptions& options);
 
-  // As it is named in a message.
+  // The field's name in messages.
   std::string name_of(const std::string& key) const { return prefix_ + key; }
-  // A value as it looks in a message.
+  // A value in messages.
   static std::string shown(const ReadJson& value);
 
-  // Somebody asked for it, whether or not it is there.
+  // Whether the field was ever asked for, present or absent.
   bool is_known(const std::string& key) const { return known_.contains(key); }
-  // Those that nobody asked for, as they are named in a message.
+  // The fields that were never asked for, by their names in messages.
   std::vector<std::string> unknown() const;
 
  private:

@@ -1,5 +1,5 @@
-// See options.h. The settings file (settings_for() in flags.h) is checked as a whole, whatever is asked of
-// it: a mistake is told of at once.
+// See options.h. Each command checks the lines of all sections of the settings file (settings_for() in
+// flags.h), so that a mistake is reported at once.
 #include "cli/options/options.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMostSettingsBytes = 1 << 20;
 
-// Of these no more than one is meant: the one on the command line.
+// Pairs of flags that contradict each other: one on the command line hides the other in the settings file.
 constexpr const char* kRivals[][2] = {
     {"model", "synthetic"}, {"model", "type"},           {"system", "system-file"},
     {"system", "raw"},      {"system-file", "raw"},      {"quiet", "verbose"},
@@ -63,12 +63,12 @@ std::vector<Line> read_lines(const std::string& path) {
   return lines;
 }
 
-// "" is for all, "inspect" for its group.
+// Section "" is for all commands, "inspect" for its group.
 bool is_for(const std::string& section, const std::string& command) {
   return section.empty() || command == section || command.starts_with(section + " ");
 }
 
-// Some command of its section takes it, and a file may say so.
+// Throws unless a command of the line's section takes the flag and the settings file may set it.
 void check(const Line& line) {
   std::vector<std::string> names;
   bool is_section = false;
@@ -183,7 +183,7 @@ std::vector<GivenFlag> settings_for(Command command, const GivenWords& given) {
     if (is_for(line.section, name)) line.flag = find_flag(flags_of(command), line.name);
   }
   std::erase_if(lines, [&](const Line& line) { return !line.flag || is_hidden(*line.flag, given); });
-  // By one of a more particular section, or by one behind it that switches it off.
+  // By a line of a more specific section, or when it or a later line of its section switches the flag off.
   const auto is_overruled = [&](const Line& line) {
     return std::ranges::any_of(lines, [&](const Line& other) {
       const bool is_behind = &other >= &line && other.section.size() == line.section.size();

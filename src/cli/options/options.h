@@ -1,7 +1,7 @@
-// What the user asked for: the words of one command, checked and turned into values.
+// The options of one command: its words, checked and turned into values.
 //
-// parse_options() is the only reader of a command line, and of the settings file for what it leaves open. The
-// commands are a table, the flags another (flags.h).
+// parse_options() is the only reader of the command line, and of the settings file for flags that the command
+// line does not set. flags.h has the tables of commands and flags.
 #pragma once
 
 #include <chrono>
@@ -49,10 +49,10 @@ enum class Command {
   warm_stop,
   completion
 };
-// Whether a warm process answers instead of this one: if there is one, always, never.
+// Whether a warm process answers instead of this one: if there is one; always; never.
 enum class WarmUse { automatic, only, never };
 
-// The share of a decode step's choices that stays in the next; nothing: the model chooses.
+// Shares of a decode step's selected rows and experts that the next step chooses again; nothing: the model's.
 struct Locality {
   std::optional<double> selection = {}, experts = {};
   bool operator==(const Locality&) const = default;
@@ -65,25 +65,26 @@ struct BenchOptions {
   SyntheticTypes types;
   std::vector<int64_t> contexts;    // ascending; empty: the command's default
   std::vector<int64_t> sequences;   // at a time, ascending; empty: the largest batches
-  bool is_capacity = false;         // only how many fit
+  bool is_capacity = false;         // only say how many fit
   std::optional<int64_t> n_prompt;  // timed tokens of a prompt; nothing: a chunk
-  Locality locality;                // from step to step
-  int64_t n_decode = 32;            // timed steps
+  Locality locality;
+  int64_t n_decode = 32;  // timed steps
 };
 
-// A machine that is only described.
+// The machine that --on describes.
 struct ImaginedMachine {
   std::string name;            // as typed
   std::vector<uint64_t> gpus;  // bytes of each
   uint64_t host = 0;
 };
 
-// The lines of `batch` whose digest falls to `number` (from 0) of so many.
+// Run `number` (from 0) of `n_shards` runs of a batch: it answers the lines whose digests fall to that
+// number.
 struct Shard {
   uint64_t number = 0, n_shards = 1;
 };
 
-// What `batch` answers, and `run` of several prompts.
+// Options of `batch`, and of `run` with several prompts.
 struct BatchOptions {
   std::string input_path;  // -i
   bool is_lines = false;   // --lines: a prompt a line
@@ -105,9 +106,9 @@ struct Options {
   std::set<std::string> given;  // names of flags, by the command line or the settings file
 
   std::optional<std::string> prompt;  // -p
-  std::vector<std::string> words;     // what is no flag
+  std::vector<std::string> words;     // without the flags
   std::vector<std::string> files;     // -f, in order
-  bool leaves_stdin = false;          // reads it only where `-` names it
+  bool leaves_stdin = false;          // standard input is read only where `-` names it
   std::string system_text, system_file;
   bool is_raw = false;
   bool is_thinking_given() const { return given.contains("think") || given.contains("no-think"); }
@@ -115,7 +116,7 @@ struct Options {
   std::string talk;           // its name; empty when --talk is absent
   bool continues = false;     // the talk used last
   bool keeps_talk = true;     // chat
-  bool keeps_history = true;  // chat: the lines that were typed
+  bool keeps_history = true;  // chat: of typed lines
 
   std::optional<ThinkingDisplay> thinking_display;
   ColorMode color = ColorMode::automatic;
@@ -127,7 +128,7 @@ struct Options {
   }
 
   WarmUse warm = WarmUse::automatic;
-  std::chrono::seconds keep = std::chrono::minutes(30);  // warm start: how long it stays without a request
+  std::chrono::seconds keep = std::chrono::minutes(30);  // warm start: how long to stay without a request
   bool is_dry_run = false;                               // cache verify: nothing is removed
   bool parse_special = false;                            // inspect tokens
   std::string token_list;                                // inspect logits: ids, or @FILE
@@ -138,23 +139,24 @@ struct Options {
 };
 
 // `args`: the words after the command's name. Throws Error{usage}, one line, for an unknown flag (with the
-// nearest spelling), a value that is missing or does not fit, and flags that contradict each other. With
-// --help or --version nothing else is checked.
+// nearest spelling), a missing or wrong value, and flags that contradict each other. With --help or --version
+// nothing else is checked.
 Options parse_options(Command command, const std::vector<std::string>& args);
 
-// The seed asked for, or a random one, which the caller reports.
+// The given seed, or a random one, which the caller reports.
 uint64_t choose_seed(const Options& options);
 
-// `options` with what the model's file recommends to draw by (GGUF's keys general.sampling.*) where neither
-// the command line nor the settings file says anything. Throws Error{model} for what cannot be drawn by.
+// Fills the sampling options that neither the command line nor the settings file sets with the values that
+// the model's file recommends (GGUF's keys general.sampling.*). Throws Error{model} for an invalid value.
 Options with_recommended(Options options, const GgufFile& file);
 
-// Sets the option to what the file recommends. False: nothing. Throws Error{model}.
+// Sets the option to the value that the file recommends. False: the file recommends none. Throws
+// Error{model}.
 bool take_recommended(const GgufFile& file, const GenerationOption& option, GenerationOptions& options);
 
-// A talk's name is a file's too: 1 to 64 letters, digits, '.', '_' and '-', the first of them no '.'.
+// A talk's name is also its file's name: 1 to 64 letters, digits, '.', '_' and '-', not beginning with '.'.
 inline constexpr size_t kMaxTalkName = 64;
 bool is_talk_name(std::string_view name);
-void check_talk_name(const std::string& name);  // throws Error{usage} unless it is one
+void check_talk_name(const std::string& name);  // throws Error{usage} for others
 
 }  // namespace dsv32
