@@ -1,8 +1,8 @@
 // See line_editor.h.
 //
-// libedit only edits. Its output is discarded, and the line is drawn here whenever more input is waited for.
-// It gets its characters from here too, because its own reader does not return when a signal arrives, and
-// knows fewer keys. It works in wide characters of the locale: C.UTF-8, whatever the environment says.
+// libedit only edits. Its output is discarded; the line is drawn here before each wait for input. Characters
+// are read here too, because libedit's own reader does not return when a signal arrives, and knows fewer
+// keys. libedit works in wide characters of the locale: C.UTF-8, whatever the environment says.
 #include "cli/terminal/line_editor.h"
 
 #include <algorithm>
@@ -24,9 +24,9 @@ namespace dsv32 {
 namespace {
 
 constexpr char kEndOfInput = 4, kEscape = 27;  // Ctrl-D, Esc
-constexpr int kPollMilliseconds = 100;  // how long a signal may go unnoticed that comes just before poll()
-constexpr int kMostPolls = 5;           // for the rest of a key's sequence
-constexpr size_t kMostInLine = 1000;    // bytes of a paste that is shown as it is
+constexpr int kPollMilliseconds = 100;         // longest delay of a signal that comes just before poll()
+constexpr int kMostPolls = 5;                  // for the rest of a key's sequence
+constexpr size_t kMostInLine = 1000;           // bytes of a paste that is shown as it is
 constexpr size_t kMostPasted = size_t{64} << 20;
 constexpr std::string_view kPasteEnd = "\x1b[201~";
 
@@ -59,7 +59,7 @@ std::string rows_up(size_t n) { return n > 0 ? format("\x1b[%zuA", n) : std::str
 
 size_t n_lines(std::string_view text) { return static_cast<size_t>(std::ranges::count(text, '\n')) + 1; }
 
-// Terminals send a line's end as its key does: \r.
+// Terminals send the line ends of a paste as the Enter key's \r.
 std::string with_line_ends(std::string_view pasted) {
   std::string text;
   for (size_t i = 0; i < pasted.size(); ++i)
@@ -68,7 +68,7 @@ std::string with_line_ends(std::string_view pasted) {
   return sanitize_utf8(text);
 }
 
-// A terminal that takes no more shows at the next read.
+// Ignores a failed write: the next read notices that the terminal is gone.
 void draw_out(const std::string& text) {
   try {
     write_out_as_is(text);
@@ -147,7 +147,7 @@ std::string LineDrawing::show(std::string_view before, std::string_view after, c
   return text;
 }
 
-// In a window that has this width now: a terminal breaks rows that are too long for it.
+// `width`: of the window now, in which the terminal has broken the drawn rows that are longer.
 std::string LineDrawing::to_first_row(size_t width) const {
   if (!drawn_) return "\r";
   size_t n_up = most_columns_of(drawn_->left) / width;
@@ -159,7 +159,7 @@ std::string LineDrawing::to_first_row(size_t width) const {
 struct LineEditor::Edit {
   const GracefulStop& stop;
   const Expand expand;
-  const bool draws;  // false: libedit does, for a terminal that cannot move its cursor
+  const bool draws;  // false: libedit draws, for a terminal that cannot move its cursor
   HistoryFile file;
   HeldTerminal terminal{draws};
   LineDrawing drawing;
@@ -169,8 +169,8 @@ struct LineEditor::Edit {
   const char* prompt = "";
   std::string ahead;                // read and not yet taken
   std::vector<std::string> pastes;  // of the line
-  bool has_paste = false;           // one of them is in the line
-  bool is_begun = false;            // libedit has set the modes for it
+  bool has_paste = false;           // the sent line had one of them
+  bool is_begun = false;            // libedit has set its modes for the line
 
   Edit(const GracefulStop& its_stop, Expand its_expand, bool draws_itself, const std::string& path)
       : stop(its_stop), expand(its_expand), draws(draws_itself), file(path) {
@@ -207,7 +207,7 @@ struct LineEditor::Edit {
       append_utf8(key, static_cast<uint32_t>(kFirstKey) + static_cast<uint32_t>(i));
       el_set(line, EL_BIND, key.c_str(), kKeys[i].second, nullptr);
     }
-    // Between lines nothing is echoed, and a signal's key drops nothing of what was typed ahead.
+    // Between lines nothing is echoed, and a signal's key does not drop the keys typed ahead.
     el_set(line, EL_SETTY, "-x", "-icanon", "-echo", "+noflsh", nullptr);
   }
 
@@ -242,7 +242,7 @@ struct LineEditor::Edit {
     return true;
   }
 
-  // Waits for input and keeps the line drawn, also when the window has changed or others have had it.
+  // Waits for input and keeps the line drawn, also after a change of the window or another program's output.
   bool wait(int n_polls) {
     pollfd readable{STDIN_FILENO, POLLIN, 0};
     for (draw(); !stop.is_requested(); follow_terminal()) {
@@ -264,7 +264,8 @@ struct LineEditor::Edit {
     if (draws) draw_out(drawing.show(as_sent(prompt + before()), as_sent(after()), window_size()));
   }
 
-  // What is written next begins on a row of its own if the line is ended, otherwise behind it.
+  // Draws the line for the last time. The next output begins on its own row if `is_ended`, else behind the
+  // line.
   void leave_line(const std::string& text, bool is_ended) {
     if (!draws) return;
     draw_out(drawing.show(as_sent(prompt + text), "", {SIZE_MAX, window_size().columns}) +
@@ -288,15 +289,16 @@ struct LineEditor::Edit {
     while (incomplete_utf8_tail(ahead) == ahead.size() && have(ahead.size() + 1)) continue;
     uint32_t code_point = 0;
     const int n_bytes = decode_utf8(ahead, 0, &code_point);
-    ahead.erase(0, static_cast<size_t>(std::max(n_bytes, 1)));  // what follows a cut character stays
+    ahead.erase(0, static_cast<size_t>(std::max(n_bytes, 1)));  // bytes after a cut character stay
     if (n_bytes == 0 || code_point == kTextAt) return 0xfffd;
-    // A Ctrl-D typed before the terminal was ours has become NUL on its way to raw mode.
+    // A Ctrl-D typed before the editor set raw mode arrives as NUL.
     if (code_point == 0) return kEndOfInput;
     const auto character = static_cast<wchar_t>(code_point);
     return character >= kFirstKey && character <= kLastKey ? 0 : character;
   }
 
-  // The same for ESC: a key of several bytes, or one that libedit takes together with what comes next.
+  // The same for ESC: takes the whole sequence of a key, or ESC alone, which libedit joins with the next
+  // character.
   wchar_t take_key() {
     const bool is_key = have(2, kMostPolls) && (ahead[1] == '[' || ahead[1] == 'O');
     const bool is_twice = ahead.size() > 1 && ahead[1] == kEscape;
@@ -317,7 +319,7 @@ struct LineEditor::Edit {
     while ((end = self.ahead.find(kPasteEnd, from)) == std::string::npos) {
       from = self.ahead.size() - std::min(self.ahead.size(), kPasteEnd.size());
       if (self.ahead.size() <= kMostPasted && self.have(self.ahead.size() + 1)) continue;
-      self.ahead.clear();  // half a paste is nothing that was typed
+      self.ahead.clear();  // drops an incomplete paste
       return CC_REFRESH;
     }
     std::string text = with_line_ends(std::string_view(self.ahead).substr(0, end));
@@ -337,7 +339,7 @@ struct LineEditor::Edit {
                  : format("[paste %zu: %zu bytes]", i + 1, pastes[i].size());
   }
 
-  // The line with its pastes in place of their names. A name that was edited is text.
+  // The line with its pastes in place of their names. A name that was edited stays as text.
   std::string whole(std::string text) {
     size_t from = 0;
     has_paste = false;
@@ -393,14 +395,14 @@ LineEditor::Event LineEditor::read(const char* prompt, std::string& line) {
   edit_->prompt = prompt;
   edit_->pastes.clear();
   edit_->is_begun = false;
-  edit_->terminal.was_lost();  // what was in the window before is nothing to this line
+  edit_->terminal.was_lost();  // earlier losses do not concern this line
   if (!edit_->draws) el_resize(edit_->line);
   int n_chars = 0;
   const char* typed = el_gets(edit_->line, &n_chars);
   edit_->terminal.keep_modes();
   const bool is_there = typed && n_chars > 0;
   line = is_there ? std::string(typed) : edit_->before() + edit_->after();
-  const bool is_sent = is_there && line.ends_with('\n');  // before the signal, if there was one
+  const bool is_sent = is_there && line.ends_with('\n');  // before any signal
   if (is_sent) line.pop_back();
   edit_->leave_line(line, is_sent);
   if (stop_.is_requested() && !is_sent) return Event::interrupted;
@@ -424,7 +426,8 @@ bool LineEditor::has_paste() const { return edit_ && edit_->has_paste; }
 void LineEditor::remember(const std::string& line) {
   HistEvent event;
   if (!edit_ || line.empty() || line[0] == ' ' || line.find('\0') != std::string::npos) return;
-  const bool is_new = history(edit_->history, &event, H_ENTER, line.c_str()) > 0;  // not the last once more
+  const bool is_new =
+      history(edit_->history, &event, H_ENTER, line.c_str()) > 0;  // false: the same as the last
   if (is_new && line.find('\n') == std::string::npos) edit_->file.append(line);
 }
 

@@ -1,12 +1,13 @@
-// One line from a person: with editing, history, completion and pastes at a terminal, plainly otherwise.
+// Reads lines from a person: with editing, history, completion and pastes at a terminal, without them
+// elsewhere.
 //
-// libedit edits. Signals end the waiting (Event::interrupted) with the terminal in order; Ctrl-Z gives it
-// back and takes it again. A line that begins with a space is not kept in the history (user_files.h), and one
-// with a paste of several lines only as long as the program runs.
+// libedit does the editing. A signal ends the wait for a line (Event::interrupted) and leaves the terminal in
+// order; Ctrl-Z gives the terminal back until the program goes on. The history (user_files.h) skips lines
+// that begin with a space, and keeps lines with a paste of several lines only while the program runs.
 //
-// Pasted text is taken as a whole (bracketed paste). One of several lines stands in the line by a name,
-// "[paste 1: 12 lines]", until the line is sent. An @ in it names no file (kTextAt). While the editor exists
-// the terminal does not echo: what is typed between two lines waits for the next.
+// A paste is taken as a whole (bracketed paste). A long one, or one of several lines, shows as a name,
+// "[paste 1: 12 lines]", until the line is sent. An @ in a paste names no file (kTextAt). While the editor
+// exists the terminal does not echo; keys typed between two lines belong to the second.
 #pragma once
 
 #include <memory>
@@ -37,10 +38,10 @@ class LineEditor {
              Expand expand);
   ~LineEditor();
 
-  // `line` comes without its line end, but may contain pasted ones; when interrupted, it is what was typed so
-  // far. A terminal shows `prompt`. Throws Error{usage} for input that is no text.
+  // `line` has no line end at its end, but may contain pasted ones; when interrupted, it has the keys typed
+  // so far. A terminal shows `prompt`. Throws Error{usage} for input that is no text.
   Event read(const char* prompt, std::string& line);
-  // Whether the last line holds a named paste: then it is no command, and its end continues nothing.
+  // Whether the last line holds a named paste. Such a line is no command, and no line continues it.
   bool has_paste() const;
 
   // Adds a line to the history at once.
@@ -58,17 +59,16 @@ class LineEditor {
   std::optional<LineReader> plain_;  // without edit_
 };
 
-// The line that is edited, as it stands in the window: its rows, and the cursor among them. Each row ends
-// where this class says, with a line end of its own, and a character counts with the most columns that any
-// terminal gives it. So the rows are where they are expected, whatever a terminal does with a full row or
-// with emoji that join.
+// Draws the edited line in the window: its rows, and the cursor. Terminals differ in what they do with a full
+// row and with joined emoji. So this class ends each row itself, with a line end, and counts a character with
+// the most columns that any terminal gives it.
 class LineDrawing {
  public:
-  // What to write so that the window shows `before`, the cursor, and `after`; empty when it does already. The
-  // text is UTF-8 and is escaped here; a line end breaks the row. Of more rows than the window has, those
-  // around the cursor are shown.
+  // Returns the output after which the window shows `before`, the cursor, and `after`; empty when it shows
+  // them already. The text is UTF-8 and is escaped here; a line end ends the row. Of more rows than the
+  // window has, those around the cursor are shown.
   std::string show(std::string_view before, std::string_view after, const WindowSize& window);
-  // The cursor is on a row where nothing is drawn yet.
+  // Call when the cursor is on a row where nothing is drawn yet.
   void begin() { drawn_.reset(); }
   size_t width() const { return width_; }  // of the window at the last drawing
 
@@ -88,13 +88,13 @@ class LineDrawing {
   size_t width_ = 0;
 };
 
-// Keys that a terminal sends as a sequence of bytes after ESC. `input` begins with ESC and [ or O: the bytes
-// of its first sequence, or 0 when it is incomplete. A byte that belongs to no sequence ends it and is not
-// counted, so that a sequence that was cut swallows nothing.
+// The length in bytes of the key sequence at the beginning of `input`, which begins with ESC and [ or O; 0
+// when the sequence is incomplete. A byte that belongs to no sequence ends this one and is not counted, so
+// that a cut sequence swallows nothing.
 size_t sequence_length(std::string_view input);
 
-// The C1 control character, which no keyboard types, that stands for a sequence, given without its ESC; 0 for
-// one that does nothing, as function keys and the mouse.
+// The C1 control character, which no keyboard types, that libedit gets for a key. `sequence`: the key's,
+// without ESC. 0: the key does nothing, such as function keys and the mouse.
 wchar_t character_of(std::string_view sequence);
 
 }  // namespace dsv32

@@ -29,12 +29,12 @@ void on_signal(int number) {
   int former = 0;
   const bool is_first = pending.compare_exchange_strong(former, number);
   if (signals == Signals::end || (signals == Signals::first_is_request && !is_first)) {
-    if (isatty(STDERR_FILENO) == 1) [[maybe_unused]]  // behind progress, or the ^C that was typed
+    if (isatty(STDERR_FILENO) == 1) [[maybe_unused]]  // ends a line of progress, or the typed ^C
       const ssize_t n = write(STDERR_FILENO, "\n", 1);
     say_what_ends(number);
     _exit(128 + number);
   }
-  if (former == SIGINT) pending = number;  // what only interrupts gives way to what ends
+  if (former == SIGINT) pending = number;  // SIGTERM and SIGHUP replace an earlier SIGINT
 }
 
 bool is_ignored(int number) {
@@ -57,7 +57,7 @@ void mark_pastes(bool on) {
 
 bool may_set_modes() { return held.is_ours && tcgetpgrp(STDIN_FILENO) == getpgrp(); }
 
-// Compares what shells set; other modes change for a moment while a line is edited.
+// Compares only the modes that shells set; others change for a moment while a line is edited.
 bool are_ours(const termios& modes) {
   constexpr tcflag_t kOfShells = ICANON | ECHO;
   return (modes.c_lflag & kOfShells) == (held.ours.c_lflag & kOfShells);
@@ -85,7 +85,7 @@ void on_continue(int) {
   errno = error;
 }
 
-// The default action stops the process, unless there is no shell that could continue it.
+// The default action stops the process, unless no shell could continue it.
 void on_stop(int number) {
   const int error = errno;
   if (may_set_modes()) {
@@ -106,7 +106,7 @@ void on_stop(int number) {
   errno = error;
 }
 
-// A signal that is ignored stays so: the parent is a shell without job control. Calls that wait go on.
+// An ignored signal stays ignored: the parent is a shell without job control. Waiting calls are restarted.
 void handle(int number, void (*handler)(int)) {
   if (is_ignored(number)) return;
   struct sigaction action {};
@@ -124,9 +124,9 @@ void install_signal_handlers() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&action.sa_mask, number);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  if (!is_ignored(SIGHUP)) sigaction(SIGHUP, &action, nullptr);  // nohup asks to go on
+  if (!is_ignored(SIGHUP)) sigaction(SIGHUP, &action, nullptr);  // nohup ignores it
   signal(SIGPIPE, SIG_DFL);
-  signal(SIGXFSZ, SIG_IGN);  // the write that exceeds a limit then fails with an error that says more
+  signal(SIGXFSZ, SIG_IGN);  // then the write that exceeds a limit fails with a clearer error
 }
 
 GracefulStop::GracefulStop(Signals meaning) : former_(signals.exchange(meaning)) {
@@ -164,7 +164,7 @@ HeldTerminal::~HeldTerminal() {
   give_back();
 }
 
-// A handler that comes in between sets nothing; was_lost() makes up for it.
+// A handler that runs in between sets no modes; the next was_lost() does.
 void HeldTerminal::keep_modes() {
   held.is_ours = false;
   tcgetattr(STDIN_FILENO, &held.ours);

@@ -1,14 +1,13 @@
 // What signals do, and the terminal's modes while lines are edited on it.
 //
-// SIGINT, SIGTERM and SIGHUP: the first one is a request while something can be ended in good order;
-// otherwise a signal ends the process at once with 130, 143 or 129 and a line on standard error. (Colours
-// need no reset, since every coloured write ends with one.) A SIGHUP that was ignored when the process began
-// stays ignored.
+// SIGINT, SIGTERM and SIGHUP: while a GracefulStop exists, the first signal only asks for an end. Otherwise a
+// signal ends the process at once with 130, 143 or 129 and a line on standard error. (Colours need no reset,
+// since every coloured write ends with one.) A SIGHUP that was ignored when the process began stays ignored.
 //
-// SIGTSTP and SIGCONT: the modes are given back while the process is stopped and set again when it goes on.
-// What a shell does with a terminal between Ctrl-Z and `fg` is unknown, and after SIGSTOP nothing could be
-// given back, so that the handler of SIGCONT sets them in any case. A process in the background does not
-// touch the modes, since that would stop it.
+// SIGTSTP and SIGCONT: the terminal has its former modes while the process is stopped, and the editor's when
+// it goes on. The handler of SIGCONT always sets them, because a shell may change the modes between Ctrl-Z
+// and `fg`, and because SIGSTOP has no handler that could give them back. A process in the background does
+// not touch the modes, since that would stop it.
 #pragma once
 
 namespace dsv32 {
@@ -19,8 +18,8 @@ void install_signal_handlers();
 // While one exists, the first signal is kept for exit_code(). One at a time.
 class GracefulStop {
  public:
-  // What signals do: end the process; the first one is a request, the second one ends it; or all are
-  // requests, for unsaved data's sake. SIGQUIT and SIGKILL still end the process at once.
+  // end: a signal ends the process. first_is_request: the first asks for an end, the second ends the process.
+  // are_requests: all only ask, because data is unsaved. SIGQUIT and SIGKILL always end it at once.
   enum class Signals { end, first_is_request, are_requests };
 
   explicit GracefulStop(Signals signals = Signals::first_is_request);
@@ -30,8 +29,8 @@ class GracefulStop {
 
   bool is_requested() const { return exit_code() != 0; }
   bool must_leave() const;  // SIGTERM or SIGHUP came, perhaps after a SIGINT
-  void forget_interrupt();  // a SIGINT that has been dealt with
-  void hang_up();           // as if SIGHUP had come: the terminal takes no more
+  void forget_interrupt();  // call when a SIGINT has been dealt with
+  void hang_up();           // acts as SIGHUP: for a terminal that takes no more output
   int exit_code() const;    // 129, 130 or 143; 0: no signal yet
   int end() const;          // the same, and says so on standard error
 
@@ -39,7 +38,8 @@ class GracefulStop {
   const Signals former_;
 };
 
-// While one exists a signal ends the process at once, GracefulStop or not: for slow work that loses nothing.
+// While one exists a signal ends the process at once, despite a GracefulStop: for slow work without data to
+// lose.
 struct EndsAtOnce : private GracefulStop {
   EndsAtOnce() : GracefulStop(Signals::end) {}
 };
@@ -52,7 +52,7 @@ class HeldTerminal {
   HeldTerminal(const HeldTerminal&) = delete;
   HeldTerminal& operator=(const HeldTerminal&) = delete;
 
-  // The modes that are set now are those to hold.
+  // Holds the modes that are set now.
   void keep_modes();
 
   // While one exists the modes are as they were before HeldTerminal.
@@ -61,7 +61,8 @@ class HeldTerminal {
     ~Loan();
   };
 
-  // Since the last call others may have had the terminal. It is held again; what its window shows is unknown.
+  // Sets the held modes again if they are lost. True: another program may have used the terminal since the
+  // last call, so what its window shows is unknown.
   bool was_lost();
 };
 

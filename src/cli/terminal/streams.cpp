@@ -44,7 +44,7 @@ size_t width_of(uint32_t code_point) {
   return static_cast<size_t>(std::max(width, 0));
 }
 
-// The first character; a malformed byte is one.
+// The first character; a malformed byte counts as one.
 std::string_view first_character(std::string_view text, uint32_t& code_point) {
   const int n_bytes = decode_utf8(text, 0, &code_point);
   if (n_bytes == 0) code_point = 0xfffd;
@@ -183,7 +183,7 @@ std::string rate(int64_t n_tokens, double seconds) {
   return format(per_second >= 10 ? "%.1f" : "%.2f", per_second);
 }
 
-// Looks at the first bytes where that takes nothing from a pipe.
+// Checks the first bytes of a file. On a pipe pread() fails and takes nothing.
 LineReader::LineReader(int fd, std::string name, size_t max_bytes)
     : fd_(fd), name_(std::move(name)), max_bytes_(max_bytes) {
   char head[4];
@@ -205,7 +205,7 @@ LineReader::Result LineReader::next(Line& line, int wait_ms) {
   }
 }
 
-// Takes the first n_bytes of what is held, the line end included.
+// Takes the next n_bytes of held_, the line end included.
 void LineReader::take(Line& line, size_t n_bytes) {
   n_taken_ += n_dropped_ + n_bytes;
   line.text.assign(held_, begin_, n_bytes);
@@ -249,7 +249,7 @@ OutputFile::OutputFile(const std::string& path, std::optional<mode_t> mode) : pa
   const mode_t mask = umask(0);
   umask(mask);
   [[maybe_unused]] const int failed =
-      fchmod(fd(), mode.value_or(0666 & ~mask));  // then it is for this user alone
+      fchmod(fd(), mode.value_or(0666 & ~mask));  // on failure the file stays this user's alone
 }
 
 OutputFile::~OutputFile() {

@@ -1,12 +1,12 @@
-// Bytes in and out: the standard streams and what is known of the terminals behind them, the lines of a file
-// or a pipe, and a file written in one piece.
+// Bytes in and out: the standard streams, the abilities of their terminals, the lines of a file or a pipe,
+// and a file written in one piece.
 //
-// Standard output carries what was asked for. A failed write to it is Error{io}, so that a full disk cannot
-// end in exit code 0. Standard error carries everything else, and failed writes to it are ignored. Untrusted
-// bytes reach a terminal through write_out() and say() alone, which escape them.
+// Standard output carries the answer. A failed write to it is Error{io}, so that a full disk cannot end in
+// exit code 0. Standard error carries everything else, and failed writes to it are ignored. Untrusted bytes
+// reach a terminal only through write_out() and say(), which escape them.
 //
-// Each stream is examined by itself. Progress is drawn on standard error only where that is a terminal that
-// can erase a line, at most ten times a second; a log gets a line of it each minute.
+// Each stream is examined by itself. A standard error that is a terminal and can erase a line shows progress
+// at most ten times a second; any other gets a line of progress each minute.
 #pragma once
 
 #include <chrono>
@@ -37,9 +37,9 @@ void write_err(std::string_view bytes);
 // Writes an escaped line to standard error.
 void say(const std::string& line);
 
-// Throws Error{io} that says what cannot be done to the file, and why, by errno.
+// Throws Error{io}: "cannot VERB PATH", and the reason, from errno.
 [[noreturn]] void fail_file(const char* verb, const std::string& path);
-// A device, a pipe or a folder is there.
+// Whether the path leads to a device, a pipe or a folder.
 bool is_special_file(const std::string& path);
 
 enum class ColorMode { automatic, always, never };
@@ -85,18 +85,18 @@ void take_unknown_terminal_for_dumb();
 struct WindowSize {
   size_t rows, columns;
 };
-// Of the first of these streams that is a terminal and tells its size; else 24 and 80.
+// The window of the first of these streams that is a terminal and tells its size; else 24 rows of 80 columns.
 WindowSize window_size(std::initializer_list<int> fds = {STDERR_FILENO, STDOUT_FILENO});
 inline size_t columns() { return window_size().columns; }
 inline size_t window_columns(int fd) { return window_size({fd}).columns; }
 
 inline constexpr size_t kTabColumns = 8;
-// Columns that a terminal gives to printable UTF-8: 2 for wide characters, 0 for those that join.
+// Columns that a terminal gives to printable UTF-8: 2 for wide characters, 0 for combining ones.
 size_t columns_of(std::string_view text);
 
-// Ends lines between words in a text that comes piece by piece. A word is shown at once, letter by letter,
-// and taken back when it does not fit: the cursor goes to where it began, the rest of the line is erased, and
-// the word stands on the next one. Words longer than a line are left to the terminal.
+// Ends lines between words in a text that comes piece by piece. A word is shown at once, letter by letter. If
+// it does not fit, the cursor goes back to the word's first column, the rest of the line is erased, and the
+// word is written on the next line. Words longer than a line are left to the terminal.
 class WordWrap {
  public:
   // `text`: whole characters, escaped (visible()), that follow the text of the last call. `width`: columns of
@@ -107,7 +107,7 @@ class WordWrap {
   void place(std::string_view character, size_t width, std::string& out);
 
   size_t column_ = 0;  // where the next character goes
-  std::string word_;   // the last one so far
+  std::string word_;   // the last word so far
   size_t word_columns_ = 0;
 };
 
@@ -117,11 +117,12 @@ std::string with_thousands(int64_t value);
 // Tokens per second: "0.42", "12.3", "1,240".
 std::string rate(int64_t n_tokens, double seconds);
 
-// Reads lines one at a time without waiting for more than is there. Lines end with \n or \r\n; a byte order
-// mark at a line's beginning is dropped, since files may have been joined. Memory: one line and one block.
+// Reads lines one at a time, each as soon as it is complete. Lines end with \n or \r\n; a byte order mark at
+// a line's beginning is dropped, since files may have been joined. Memory: one line and one block.
 class LineReader {
  public:
-  // `fd` stays the caller's; `name` stands in messages. Throws as plain_text() does; of a pipe next() does.
+  // `fd` stays the caller's; `name` is for messages. Throws as plain_text() does; for a pipe next() throws
+  // this.
   LineReader(int fd, std::string name, size_t max_bytes);
 
   struct Line {
@@ -132,7 +133,7 @@ class LineReader {
     bool has_end = true;       // false: the last line, without a line end
   };
   enum class Result { line, later, end };
-  // `later`: no line was complete within wait_ms, or a signal came. Throws Error{usage} when reading fails.
+  // `later`: no line came within wait_ms, or a signal did. Throws Error{usage} when reading fails.
   Result next(Line& line, int wait_ms);
 
  private:
@@ -142,7 +143,7 @@ class LineReader {
   int fd_;
   std::string name_;
   size_t max_bytes_;
-  std::string held_;                // read; from begin_ on not taken yet
+  std::string held_;                // bytes read; those from begin_ on are not taken yet
   size_t begin_ = 0, scanned_ = 0;  // no line end lies before scanned_
   uint64_t n_dropped_ = 0;          // bytes of the line that is too long
   uint64_t n_taken_ = 0;
@@ -150,8 +151,8 @@ class LineReader {
   bool is_at_end_ = false;
 };
 
-// A file that gets its name only when it is complete: it is written beside it, then renamed. "-" is standard
-// output; that, a device and a pipe are written directly. A file that is not committed is removed.
+// A file that gets its name only when complete: it is written under another name beside it, then renamed.
+// Standard output ("-"), a device and a pipe are written directly. A file that is not committed is removed.
 class OutputFile {
  public:
   // A new file gets `mode`; by default that of any new file. Throws Error{io}; Error{usage} for "-" when
@@ -160,7 +161,7 @@ class OutputFile {
   ~OutputFile();
 
   void write(std::string_view bytes);  // throws Error{io}
-  OwnedFd commit();                    // returns it, still open; throws Error{io}
+  OwnedFd commit();                    // returns the file, still open; throws Error{io}
   int fd() const { return file_.get(); }
 
  private:

@@ -25,7 +25,7 @@
 namespace dsv32 {
 namespace {
 
-// The variable of each UserFolder, and what it is below the home folder.
+// The variable of each UserFolder, and its default below the home folder.
 constexpr std::pair<const char*, const char*> kPlaces[] = {{"XDG_CONFIG_HOME", "/.config"},
                                                            {"XDG_CACHE_HOME", "/.cache"},
                                                            {"XDG_DATA_HOME", "/.local/share"},
@@ -33,7 +33,7 @@ constexpr std::pair<const char*, const char*> kPlaces[] = {{"XDG_CONFIG_HOME", "
                                                            {"XDG_RUNTIME_DIR", "/.local/state"}};
 
 constexpr std::string_view kFirstLine = "_HiStOrY_V2_\n";
-constexpr const char* kTemporary = ".history.tmp";  // under the lock there is one at a time
+constexpr const char* kTemporary = ".history.tmp";  // the lock allows one at a time
 constexpr std::chrono::seconds kLockPatience{5};    // a process that was stopped may hold it
 constexpr size_t kMostAttachedBytes = size_t{16} << 20, kMostEditedBytes = size_t{64} << 20;
 constexpr std::string_view kSpaces = " \t\n", kTextAtBytes = "\ufdd0";
@@ -70,7 +70,7 @@ std::string shortened(std::string text, bool is_cut) {
   return std::string(kFirstLine) + text.substr(begin);
 }
 
-// A temporary file of the user's alone.
+// A temporary file for the user alone.
 struct Draft {
   std::error_code error;
   std::string path = (std::filesystem::temp_directory_path(error) / "dsv32-XXXXXX.md").string();
@@ -80,7 +80,7 @@ struct Draft {
   }
 };
 
-// By a shell, since the variable may hold an editor's flags too.
+// Through a shell, since the variable may hold the editor's flags too.
 bool run_editor(const std::string& path) {
   const std::string command = editor_command() + " \"$1\"";
   const pid_t child = fork();
@@ -103,7 +103,7 @@ std::string user_folder(UserFolder folder) {
   return {};
 }
 
-// Some systems refuse to make a folder that exists already: what counts is what is there afterwards.
+// On some systems mkdir() has other errors for a folder that exists, so only a missing folder is an error.
 std::string make_user_folder(UserFolder folder) {
   const std::string path = user_folder(folder);
   for (size_t at = 0; !path.empty() && at != path.npos;) {
@@ -158,7 +158,7 @@ std::string history_path() {
     const std::string folder = make_user_folder(UserFolder::state);
     return folder.empty() ? folder : folder + "/history";
   } catch (const Error&) {
-    return {};  // talks are not kept either, which says why
+    return {};  // talks cannot be kept either, and their error is shown
   }
 }
 
@@ -174,7 +174,7 @@ std::string attachment_path(std::string_view path) {
 std::string read_attachment(const std::string& path) {
   const std::string real = attachment_path(path);
   std::error_code error;
-  if (!std::filesystem::is_regular_file(real, error))  // a pipe would be waited for
+  if (!std::filesystem::is_regular_file(real, error))  // reading a pipe would wait
     fail(ErrorKind::usage, visible(path) + " is no file");
   std::string text = read_text(real, kMostAttachedBytes);
   if (text.find('\0') != text.npos) fail(ErrorKind::usage, visible(path) + " is no text: it has NUL bytes");
