@@ -29,7 +29,7 @@ std::string loading_text(uint64_t n_done, uint64_t n_all, double seconds) {
   return text;
 }
 
-// What has been loaded so far, and with `verbose` what it took at the end.
+// Shows the progress of loading, and with `verbose` the time at the end.
 LoadProgress loading_line(bool verbose) {
   struct Shown {
     StatusLine line{examine_terminal(ColorMode::never).can_redraw, false};
@@ -59,7 +59,7 @@ EngineOptions engine_options(const Options& options, const std::string& path) {
   return engine;
 }
 
-// Null: the model is to be loaded here. `left`: why the process that was asked before is asked no more.
+// Null: load the model here. `left`: why the last warm process was given up.
 std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& file,
                                       const std::optional<Error>& left) {
   if (options.warm == WarmUse::never) return nullptr;
@@ -71,7 +71,7 @@ std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& fi
     if (client && options.verbose) say("warm: answers come from " + path);
     if (client) return client;
   } catch (const WarmGone& gone) {
-    why = gone, is_told = !options.quiet;  // it says why loading takes so long
+    why = gone, is_told = !options.quiet;  // explains why the model is loaded
   } catch (const Error& error) {
     why = error;
   }
@@ -84,13 +84,13 @@ std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& fi
   return nullptr;
 }
 
-// What of an answer's text has been told, when the same text comes anew.
+// Drops text that was told already, when an answer comes once more from its beginning.
 class ToldText {
  public:
-  // From the first text on once more.
+  // The text comes once more from its beginning.
   void begin_anew() { n_now_ = 0; }
   const std::string& told() const { return told_; }
-  // Of the text that comes next, what has not been told yet.
+  // The part of the next piece of text that was not told yet.
   std::string news(const std::string& text) {
     n_now_ += text.size();
     const size_t n_new = std::min(n_now_ - std::min(told_.size(), n_now_), text.size());
@@ -106,7 +106,8 @@ class ToldText {
 
 }  // namespace
 
-// A request until it is taken, and its listener: when it is answered anew, the same text comes once more.
+// A request until its result is taken. It hears the answerer and passes on to the listener only text that is
+// new: a request that is answered once more gets the same text again.
 struct Model::Asked : Listener {
   Asked(Request its_request, Listener& its_listener)
       : request(std::move(its_request)),
@@ -126,7 +127,7 @@ struct Model::Asked : Listener {
   }
   bool is_interrupted() override { return listener.is_interrupted(); }
 
-  // As far as it was heard: a piece of text is a token, near enough.
+  // The answer so far. Counts a piece of text as a token, which is nearly right.
   GenerationResult interrupted() const {
     GenerationResult result;
     result.completion = {thinking.told(), answer.told(), n_thinking > 0 && n_answer > 0};
@@ -141,12 +142,12 @@ struct Model::Asked : Listener {
   bool is_waiting() const { return !is_done() && !number; }
   bool is_under_way() const { return !is_done() && number; }
 
-  Request request;  // until the engine here has it
+  Request request;  // moved to the engine here, copied to a warm process
   Listener& listener;
   const int64_t n_prompt_tokens;
   ToldText thinking, answer;
   int64_t n_thinking = 0, n_answer = 0;
-  std::optional<int64_t> number;  // the answerer's
+  std::optional<int64_t> number;  // at the answerer
   Outcome outcome;
 };
 
@@ -165,7 +166,7 @@ Model::~Model() = default;
 
 void Model::open_file() {
   file_ = std::make_unique<GgufFile>(find_model(options_));
-  if (tokenizer_) return;  // requests have this one
+  if (tokenizer_) return;  // requests point to this one
   path_ = file_->path();
   tokenizer_ = load_tokenizer(*file_);
 }
@@ -226,7 +227,7 @@ bool Model::turn() {
   return any(&Asked::is_under_way) || any(&Asked::is_waiting);
 }
 
-// While there is no answerer: interrupted requests need none.
+// Without an answerer: ends interrupted requests, which need none.
 void Model::end_interrupted() {
   for (const auto& [number, asked] : asked_)
     if (asked->is_waiting() && asked->is_interrupted()) asked->outcome.result = asked->interrupted();
@@ -250,7 +251,7 @@ void Model::turn_warm() {
   }
 }
 
-// One that a warm process refuses waits for another answerer.
+// A request that the warm process refuses waits for another answerer.
 void Model::take_done() {
   for (const auto& [number, asked] : asked_) try {
       if (asked->is_under_way() && answerer().is_done(*asked->number))
@@ -263,7 +264,7 @@ void Model::take_done() {
     }
 }
 
-// What it has not answered waits for another.
+// Gives up the warm process. Its unanswered requests wait for another answerer.
 void Model::leave_warm(const Error& why) {
   left_ = why;
   warm_.reset();
@@ -289,7 +290,7 @@ void Model::drop(int64_t request) {
 }
 
 bool Model::is_at_hand() const {
-  constexpr double kQuietSeconds = 5;  // of a process that says something every second, between its steps
+  constexpr double kQuietSeconds = 5;  // a process sends a line every second, between its steps
   return engine_ || (warm_ && warm_->seconds_silent() < kQuietSeconds);
 }
 

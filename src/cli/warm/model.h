@@ -1,8 +1,8 @@
-// A model that answers: its file, and the engine here or a warm process that holds the same model.
+// A model that answers requests: its file, and an engine in this process or a warm process with the same
+// model.
 //
-// Which of the two it is, is decided here, by --warm. When a warm process ends or hangs, what it has not
-// answered is asked once more, of another or of the engine here: the same tokens come, and listeners hear
-// only what is new.
+// --warm decides between the two. When a warm process ends or hangs, its unanswered requests go to another
+// one or to an engine here. The answers have the same tokens, and listeners hear only text that is new.
 #pragma once
 
 #include <functional>
@@ -25,50 +25,51 @@ class WarmClient;
 
 // Throws Error{model}.
 std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file);
-// Says what it warns of, unless --quiet.
+// Prints the tokenizer's warning, unless --quiet.
 void report_tokenizer(const Tokenizer& tokenizer, const Options& options);
 
-// What a client of an engine needs to know of it.
+// What a client needs to know of an engine.
 struct EngineFacts {
   int64_t vocab_size = 0;
   int64_t context = 0;                    // most tokens of a request
   int64_t max_seqs = 0, pool_tokens = 0;  // requests at a time, and their tokens together
-  std::vector<std::string> warnings;      // that a user should hear once
+  std::vector<std::string> warnings;      // for the user, once
 };
 EngineFacts facts_of(const Engine& engine);
 
 class Model : public Answerer {
  public:
-  // Has prefixes read from disk while the weights are loaded, for what will be asked first.
+  // Starts to read the first request's prefix from disk while the weights are loaded.
   using Prefetch = std::function<void(PrefixCache& prefixes, const Tokenizer& tokenizer)>;
 
-  // Opens the file alone. The options must outlive the object. Throws Error{usage, model}.
+  // Only opens the file. The options must outlive the object. Throws Error{usage, model}.
   explicit Model(const Options& options);
-  // Finds a warm process or loads the engine, and reports. Throws as load() does, and Error{io} when with
-  // --warm only there is no such process.
+  // Finds a warm process or loads the engine, and calls report(). Throws as load() does, and Error{io} when
+  // --warm only finds no process.
   Model(const Options& options, const Prefetch& prefetch);
   ~Model() override;
 
-  // The engine here. Throws Error{usage, model, memory}, and what `prefetch` throws.
+  // Loads the engine in this process. Throws Error{usage, model, memory}, and what `prefetch` throws.
   void load(const Prefetch& prefetch = {});
   Engine& engine() { return *engine_; }  // once it is loaded
-  // Says what tokenizer and engine warn of, and with --verbose the context; nothing with --quiet.
+  // Prints the warnings of tokenizer and engine, and with --verbose the model and the context; nothing with
+  // --quiet.
   void report() const;
 
   const GgufFile& file() const { return *file_; }
   const std::string& path() const { return path_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
-  const EngineFacts& facts() const { return facts_; }  // of the engine or process that answers, or did last
+  const EngineFacts& facts() const { return facts_; }  // of the last engine or process
 
   int64_t add(Request request, Listener& listener) override;
-  // Throws as the constructor does when another answerer is needed, and what ends the engine's loop. Signals
-  // end the process while the model is loaded.
+  // Finds another answerer when one is needed, and then throws as the constructor does; else throws what ends
+  // the engine's loop. While the model is being loaded, signals end the process.
   bool turn() override;
   bool is_done(int64_t request) const override;
   GenerationResult take(int64_t request) override;
   void drop(int64_t request) override;
 
-  // False: a warm process has ended or says nothing, and going on may mean to load the model.
+  // False: the warm process has ended or is silent, so that the next turn() may have to load the model.
   bool is_at_hand() const;
 
  private:
@@ -86,20 +87,20 @@ class Model : public Answerer {
   const Options& options_;
   std::string path_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<GgufFile> file_;  // null after a failed load: it is opened anew
+  std::unique_ptr<GgufFile> file_;  // null after a failed load, then opened again
   std::unique_ptr<WarmClient> warm_;
   std::unique_ptr<Engine> engine_;
   EngineFacts facts_;
   std::map<int64_t, std::unique_ptr<Asked>> asked_;
   int64_t n_added_ = 0;
-  bool is_warm_ending_ = false;  // it has refused a request
-  std::optional<Error> left_;    // why a warm process is asked no more
+  bool is_warm_ending_ = false;  // the warm process has refused a request
+  std::optional<Error> left_;    // why the last warm process was given up
 };
 
-// Tells models apart without reading them whole: the same for copies of a file, wherever they lie.
+// Tells models apart by their tensors' names, types and first bytes. Copies of a file have the same digest.
 Hash256 rough_digest(const GgufFile& file);
 
-// --cache-dir, else $XDG_CACHE_HOME/dsv32, else ~/.cache/dsv32; empty when none of them is known.
+// --cache-dir, else $XDG_CACHE_HOME/dsv32, else ~/.cache/dsv32; empty when user_folder() is.
 std::string cache_directory(const Options& options);
 
 // The file's name without folder and ".gguf".

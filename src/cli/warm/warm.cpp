@@ -1,5 +1,5 @@
-// The commands of warm.h. The process is a child from the beginning: threads and devices do not survive a
-// fork.
+// The commands of warm.h. The warm process is forked before it loads anything: threads and devices do not
+// survive a fork.
 #include "cli/warm/warm.h"
 
 #include <algorithm>
@@ -29,13 +29,12 @@ std::string duration_text(int64_t seconds) {
   return seconds < 7200 ? format("%lld min", as_ll(seconds / 60)) : format("%lld h", as_ll(seconds / 3600));
 }
 
-// The process that waits for this one hears the line, and that it was the last. If it has been ended, so is
-// this.
+// Sends the line to the waiting parent, and closes the pipe. If the parent has ended, this process ends too.
 void report_ready(OwnedFd ready, const std::string& line) {
   if (write(ready.get(), line.data(), line.size()) < 0) fail(ErrorKind::io, "nobody waits any more");
 }
 
-// Closes what was inherited: locks, pipes that somebody reads to their end.
+// Closes inherited files, such as locks, and pipes that somebody reads to their end.
 void leave_files(int kept) {
   if (kept > 3) close_range(3, static_cast<unsigned>(kept) - 1, 0);
   close_range(static_cast<unsigned>(kept) + 1, ~0u, 0);
@@ -51,7 +50,7 @@ void leave_terminal(int log) {
 
 int hold(const Options& options, OwnedFd ready) {
   leave_files(ready.get());
-  std::vector<WarmLink> waiting;  // for the end: beyond that of the lock
+  std::vector<WarmLink> waiting;  // declared before the lock, so that these links close after it is released
   Options shared = options;
   shared.engine.max_seqs = options.batch.n_parallel.value_or(kAsManyAsSuit);
   shared.engine.pool = kAllContexts;
@@ -76,7 +75,7 @@ int hold(const Options& options, OwnedFd ready) {
   return 0;
 }
 
-// Until the child says that it is ready, or has ended. Returns the exit code.
+// Waits until the child is ready or has ended. Returns the exit code.
 int await(pid_t child, OwnedFd ready, bool is_quiet) {
   std::string line;
   char block[4096];
@@ -103,7 +102,7 @@ std::string status_line(const ReadJson& status) {
                 duration_text(number("keep_seconds")).c_str());
 }
 
-// Says `want` to each, and calls `act` for those that answer. Returns how many do not.
+// Sends `want` to each warm process, and calls `act` for those that answer. Returns how many failed.
 int64_t ask_each(const char* want, const std::function<void(const std::string& path, WarmGreeting&)>& act) {
   int64_t n_mute = 0;
   for (const std::string& path : warm_paths()) try {
@@ -116,7 +115,8 @@ int64_t ask_each(const char* want, const std::function<void(const std::string& p
   return n_mute;
 }
 
-// By its file, or the path at which that was: another may lie there by now. An empty path: any.
+// Whether the process holds this model, by the path when it was opened or by device and inode: another file
+// may be at the path now. An empty path: any model.
 bool holds(const ReadJson& status, const std::string& model) {
   struct stat info {};
   if (model.empty() || status.at("model").get<std::string>() == model) return true;
@@ -127,7 +127,7 @@ bool holds(const ReadJson& status, const std::string& model) {
   return std::ranges::any_of(status.at("parts"), is_same);
 }
 
-// Its process ends when it has nothing to do: then the link does.
+// Waits for the end of the process, which closes the link. Throws WarmGone when the process hangs.
 void await_end(WarmLink& link, const std::string& path) {
   for (auto heard_at = std::chrono::steady_clock::now(); link.exchange(1000);) {
     while (link.next_line()) heard_at = std::chrono::steady_clock::now();

@@ -1,8 +1,8 @@
-// The commands `dsv32 warm start`, `status` and `stop`: a process of the user's own that holds a model, and
-// its work.
+// The commands `dsv32 warm start`, `status` and `stop`, and the loop of the warm process, which belongs to
+// the user.
 //
-// `start` returns when the model is loaded and the process has left the terminal; what fails before that is
-// told as any command tells it. What the process has to say afterwards goes to the log beside its socket.
+// `start` returns when the model is loaded and the process has left the terminal. Until then errors are shown
+// as any command shows them; later messages go to the log beside the process's socket.
 #pragma once
 
 #include <chrono>
@@ -18,22 +18,23 @@
 
 namespace dsv32 {
 
-// Each returns the exit code and throws Error. A process that hangs is passed over when several are asked,
-// which is said.
+// Each returns the exit code and throws Error. `status` and `stop` report a process that hangs, and go on
+// with the next one.
 int warm_start_command(const Options& options);
-int warm_status_command(const Options& options);  // 1: there is none
-int warm_stop_command(const Options& options);    // 1: one that is meant goes on, or -m means none
+int warm_status_command(const Options& options);  // 1: none answers
+int warm_stop_command(const Options& options);    // 1: one does not answer, or none holds the model of -m
 
 struct WarmTerms {
   std::string model;             // its file
-  std::vector<FileStamp> parts;  // of it, when they were opened
-  std::chrono::seconds keep;     // as long it may be idle
+  std::vector<FileStamp> parts;  // the stamps of its files when they were opened
+  std::chrono::seconds keep;     // how long the process may be idle
 };
 
-// Runs the engine's loop for all clients of the socket, until it was idle for too long, its socket has lost
-// its name, or a client asks for its end: then what is under way ends first, and later requests are refused.
-// Returns the links of clients that wait for the end of the process, and take the end of their links for it.
-// Throws what ends the loop, when all clients that wait for answers have been told.
+// Runs the engine's loop for all clients of the socket. Ends when the process was idle for `keep`, when its
+// socket has lost its name and no client is left, or when a client or a signal asks for the end; then
+// requests under way are finished and later ones refused. Returns the links of clients that wait for the end
+// of the process: it closes them when it ends. Throws what ends the loop, after telling all clients that wait
+// for answers.
 std::vector<WarmLink> serve_warm(Engine& engine, const Tokenizer& tokenizer, WarmListener listener,
                                  const WarmTerms& terms, const GracefulStop& stop);
 

@@ -9,8 +9,8 @@
 namespace dsv32 {
 namespace {
 
-constexpr int kTurnMs = 50;           // between two looks at whether a signal came
-constexpr double kCancelSeconds = 2;  // until an interrupted request has ended
+constexpr int kTurnMs = 50;           // between checks for a signal
+constexpr double kCancelSeconds = 2;  // for an interrupted request to end
 
 ReadJson parse(const std::string& line) {
   try {

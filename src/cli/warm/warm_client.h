@@ -1,5 +1,5 @@
-// Answers that a warm process gives: requests go out over its socket, and what is heard of them comes back. A
-// process that hangs is told from a busy one by what a busy one says every second.
+// The client of a warm process: sends requests over its socket and receives their answers. A busy process
+// sends a line every second, and one that hangs does not.
 #pragma once
 
 #include <chrono>
@@ -14,11 +14,11 @@
 
 namespace dsv32 {
 
-// A process that says nothing for as long hangs: seconds.
+// A process that sends nothing for so many seconds counts as hanging.
 inline constexpr double kWarmSilence = 60;
 
-// Says `want` at `path` and waits for the answer, for ten seconds at most. Nothing: nobody listens. Throws
-// WarmGone when no answer comes or it cannot be read, and the Error that it is.
+// Sends `want` to the process at `path` and waits for its answer, ten seconds at most. Nothing: nobody
+// listens. Throws WarmGone when no readable answer comes, and the Error that the process answers with.
 struct WarmGreeting {
   WarmLink link;
   ReadJson answer;
@@ -32,17 +32,18 @@ class WarmClient : public Answerer {
 
   const EngineFacts& facts() const { return facts_; }
 
-  // Errors of a request's options are its own.
+  // Errors of a request become its outcome, which take() throws.
   int64_t add(Request request, Listener& listener) override;
-  // Waits for a moment where nothing is heard. Throws WarmGone when the process is gone, hangs, or has not
+  // Waits a moment for lines of the process. Throws WarmGone when the process is gone, hangs, or has not
   // ended a request two seconds after its listener was interrupted.
   bool turn() override;
   bool is_done(int64_t request) const override { return asked_.at(request).outcome.is_there(); }
-  // Throws WarmGone for one that was not begun, since the process is about to end; others are still answered.
+  // Throws WarmGone for a request that the process refused because it is about to end; it still answers
+  // others.
   GenerationResult take(int64_t request) override { return asked_.extract(request).mapped().outcome.take(); }
   void drop(int64_t request) override;
 
-  // Since something was heard, or nothing was to be heard.
+  // Since the last line, or since the first request that waits, if that came later.
   double seconds_silent() const { return seconds_since(heard_at_); }
 
  private:
@@ -58,7 +59,7 @@ class WarmClient : public Answerer {
   void hear(const ReadJson& line);
 
   WarmLink link_;
-  std::string log_;  // of the process
+  std::string log_;  // path of the process's log
   EngineFacts facts_;
   std::map<int64_t, Asked> asked_;
   int64_t n_added_ = 0;

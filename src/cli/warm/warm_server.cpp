@@ -1,7 +1,7 @@
-// serve_warm(): all in one thread. Between the loop's steps, and within those of a prompt where it asks
-// whether to go on, sockets are looked at and never waited for; a client that is slow, gone or talks nonsense
-// costs nobody but itself. A request is added, and forgotten, only between steps. A client that does not read
-// is not heard further, so that what is kept for any of them has a bound.
+// serve_warm(), in one thread. Sockets are polled, without waiting, between the loop's steps, and within a
+// prompt's step when the loop calls is_interrupted(); so a client that is slow, gone or talks nonsense delays
+// nobody else. Requests are added and dropped only between steps. A client that does not read its lines is
+// not heard any more, which bounds the memory for each client.
 #include <algorithm>
 #include <ctime>
 #include <memory>
@@ -26,10 +26,10 @@ constexpr int64_t kMostClients = 256;    // that want answers
 constexpr size_t kMostOthers = 64;       // that have not said what they want, or want something else
 constexpr size_t kMostAskedEach = 4096;  // requests of a client
 constexpr int64_t kMostTokens = int64_t{1} << 26;  // of all prompts
-constexpr size_t kMostUnread = size_t{1} << 20;    // bytes that a client leaves unread, and is heard
+constexpr size_t kMostUnread = size_t{1} << 20;    // bytes that a client that is heard may leave unread
 constexpr double kGreetingSeconds = 10;            // until a client must have said what it wants
-constexpr double kLastWordsSeconds = 5;            // that a slow client has for what is queued at the end
-constexpr double kAliveSeconds = 1;                // between two words to a client that waits
+constexpr double kLastWordsSeconds = 5;            // for a slow client to read its last lines
+constexpr double kAliveSeconds = 1;                // between two lines {} to a client that waits
 constexpr int kLookEveryMs = 10, kStoreMs = 20, kIdleMs = 1000;
 
 void queue(WarmLink& link, const ReadJson& json) { link.queue(warm_line(json)); }
@@ -63,7 +63,7 @@ class WarmServer {
  private:
   struct Client;
 
-  // A request, waiting for the loop or on it, and what its client hears.
+  // A request, waiting for the loop or on it; as a listener it sends the answer to its client.
   struct Asked : Listener {
     Asked(WarmServer& its_server, Client& its_client, int64_t its_number, Request its_request)
         : server(its_server),
@@ -86,7 +86,7 @@ class WarmServer {
 
     WarmServer& server;
     Client& client;
-    const int64_t number;  // the client's
+    const int64_t number;  // given by the client
     Request request;       // until the loop has it
     const int64_t n_tokens;
     std::optional<int64_t> on_loop;  // its number there
@@ -102,7 +102,7 @@ class WarmServer {
     WarmLink link;
     const int64_t number;  // from 1
     bool is_greeted = false, wants_answers = false, wants_end = false;
-    bool is_leaving = false;  // when it has got what is queued
+    bool is_leaving = false;  // leaves when its queued lines are sent
     bool is_gone = false;
     Clock::time_point since = Clock::now(), told_at = since;
     std::vector<std::unique_ptr<Asked>> asked;
@@ -118,7 +118,7 @@ class WarmServer {
     return n_asked() == 0 && (is_heard || seconds_since(used_at_) > kLastWordsSeconds);
   }
 
-  // Prefixes go on to the disk meanwhile.
+  // How long to wait for clients. While idle, prefixes are stored to disk.
   int idle_ms() {
     if (engine_.prefix_cache() && engine_.prefix_cache()->tend()) return kStoreMs;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(terms_.keep - (Clock::now() - used_at_));
@@ -140,7 +140,7 @@ class WarmServer {
     looked_at_ = Clock::now();
   }
 
-  // They have said by now what they want, most of them.
+  // Accepts clients, and reads the first line, which most have sent by now.
   void take_in() {
     constexpr int kMostAtOnce = 64;
     for (int i = 0; i < kMostAtOnce; ++i) {
@@ -152,8 +152,8 @@ class WarmServer {
     }
   }
 
-  // Too many clients that want no answers: the oldest of them go. Too much that clients have not read: the
-  // one that has left most unread goes.
+  // Drops the oldest clients that want no answers, if these are too many. Drops the client with the most
+  // unread bytes, if all clients together have too many.
   void make_room() {
     const auto is_other = [](const auto& client) { return !client->wants_answers && !client->is_gone; };
     auto n_others = static_cast<size_t>(std::ranges::count_if(clients_, is_other));
@@ -184,7 +184,7 @@ class WarmServer {
     client.is_gone = client.is_gone || !client.link.send();
   }
 
-  // A word to clients that wait: a hung process says none.
+  // Sends {} to clients that wait; a hung process does not.
   void tell_alive() {
     for (const auto& client : clients_) {
       const bool waits = !client->asked.empty() || client->wants_end;
@@ -212,7 +212,7 @@ class WarmServer {
       const ReadJson* request = fields.find("request");
       if (!request) fail(ErrorKind::usage, "the request is missing");
       take_request(client, *number, *request);
-    } catch (...) {  // its own: others of the client go on
+    } catch (...) {  // of this request alone: the client's others go on
       queue(client.link, {{"of", *number}, {"error", WarmError(current_error())}});
     }
   }
@@ -250,7 +250,7 @@ class WarmServer {
     client.asked.push_back(std::make_unique<Asked>(*this, client, number, std::move(request)));
   }
 
-  // False: there is nothing for the loop to do.
+  // Adds waiting requests to the loop. False: the loop has nothing to do.
   bool begin_asked() {
     for (const auto& client : clients_) {
       for (const auto& asked : client->asked)
@@ -265,8 +265,8 @@ class WarmServer {
     return n_asked() > 0;
   }
 
-  // Between requests the model may have become another one. What is no request's own fault is told to all who
-  // wait, so that they ask another process.
+  // Runs a step, or, between requests, checks that the model's file has not changed. An error that is not one
+  // request's goes to all clients that wait, so that they ask another process.
   void turn(bool is_asked) {
     try {
       is_asked ? static_cast<void>(engine_.loop().turn()) : engine_.check_file();
@@ -281,7 +281,7 @@ class WarmServer {
       std::erase_if(client->asked, [&](const auto& asked) { return conclude(*asked); });
   }
 
-  // False: the loop has not done it.
+  // Sends the request's outcome. False: the loop has not finished the request.
   bool conclude(Asked& asked) {
     if (!asked.on_loop || !engine_.loop().is_done(*asked.on_loop)) return false;
     try {
@@ -292,7 +292,7 @@ class WarmServer {
     return true;
   }
 
-  // A client that is gone takes its requests along.
+  // Removes clients that are gone, mute or done, and drops their requests.
   void see_off() {
     std::erase_if(clients_, [&](const std::unique_ptr<Client>& client) {
       const double seconds = seconds_since(client->since);

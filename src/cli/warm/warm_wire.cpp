@@ -29,7 +29,7 @@ namespace {
   fail(ErrorKind::io, format("cannot %s %s: %s", what, visible(path).c_str(), std::strerror(errno)));
 }
 
-// Only this user may look inside. False: it is not there.
+// Throws Error{io} unless the folder is this user's alone. False: there is no folder.
 bool is_folder_safe(const std::string& folder) {
   struct stat info {};
   if (folder.empty()) fail(ErrorKind::io, "neither XDG_RUNTIME_DIR nor HOME names a folder for sockets");
@@ -64,7 +64,7 @@ bool is_own_peer(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n_bytes) == 0 && peer.uid == geteuid();
 }
 
-// Device and inode; zeros when there is none.
+// Device and inode; zeros when there is no file.
 std::pair<uint64_t, uint64_t> file_at(const std::string& path) {
   struct stat info {};
   return lstat(path.c_str(), &info) == 0 ? std::pair<uint64_t, uint64_t>(info.st_dev, info.st_ino)
@@ -76,7 +76,7 @@ bool is_at(int fd, const std::string& path) {
   return own && std::pair(own->device, own->inode) == file_at(path);
 }
 
-// All flags that decide an engine and its prefixes, as they would be typed.
+// Adds all flags that decide an engine and its prefixes, as they would be typed.
 void add_engine(Sha256& hash, Options options) {
   options.engine.model_path.clear();  // the file itself is hashed
   std::error_code error;
@@ -144,7 +144,7 @@ std::string warm_log(const std::string& path) { return path.substr(0, path.rfind
 OwnedFd lock_warm(const std::string& path) {
   if (!is_folder_safe(make_user_folder(UserFolder::runtime)))
     fail_io(user_folder(UserFolder::runtime), "make the folder");
-  address_of(path);  // or it fails when everything is loaded
+  address_of(path);  // fails now instead of after loading
   const std::string log = warm_log(path);
   OwnedFd file;
   do {
@@ -154,7 +154,7 @@ OwnedFd lock_warm(const std::string& path) {
     const int locked = lock_within(real_file_system(), file.get(), std::chrono::milliseconds(0));
     if (locked == -EWOULDBLOCK) return {};
     if (locked != 0) errno = -locked, fail_io(log, "lock");
-  } while (!is_at(file.get(), log));                  // or the one that was locked has been removed meanwhile
+  } while (!is_at(file.get(), log));                  // false: the locked file was removed meanwhile
   const bool is_held = connect_warm(path).is_open();  // by a process whose log was removed
   return is_held ? OwnedFd() : std::move(file);
 }
@@ -228,7 +228,7 @@ bool WarmLink::send() {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return errno == EAGAIN;
     n_sent_ += static_cast<size_t>(n);
-    if (2 * n_sent_ < unsent_.size()) continue;  // few moves of much
+    if (2 * n_sent_ < unsent_.size()) continue;  // moves the rest only when half is sent
     unsent_ = unsent_.substr(n_sent_);
     n_sent_ = 0;
   }
@@ -262,7 +262,7 @@ void from_json(const ReadJson& json, TokenRun& run) {
 }
 
 void to_json(ReadJson& json, const GenerationOptions& options) {
-  GenerationOptions copy = options;  // a row's field may be written
+  GenerationOptions copy = options;  // field() needs one that may be written
   for (const GenerationOption& option : generation_options())
     std::visit([&](const auto* field) { json[option.name] = *field; }, option.field(copy));
 }

@@ -1,24 +1,25 @@
-// Where warm processes are found, and what they and their clients say to each other over UNIX sockets.
+// How clients find warm processes, and the lines that they exchange over UNIX sockets.
 //
-// A socket is named after all that decides an engine, so that its name finds the right process, and a lock on
-// the log beside it tells whether that process is alive. The folder is $XDG_RUNTIME_DIR/dsv32, else
-// ~/.local/state/dsv32; it, and the process at the other end, must be this user's. Either file may be cleaned
-// away: a process whose log is gone still answers at its socket, and one whose socket is gone knows that
-// nobody finds it.
+// A socket's name is a digest of everything that decides an engine, so a client finds the right process by
+// the name. A lock on the log beside the socket tells whether the process is alive. The folder is
+// $XDG_RUNTIME_DIR/dsv32, else ~/.local/state/dsv32; it, and the process at the other end, must be this
+// user's. Other programs may remove either file: a process without its log still answers at its socket, and a
+// process without its socket ends, since nobody can find it.
 //
-// What is said is one JSON object a line:
+// Each line is one JSON object:
 //
-//   asks:   {"dsv32": 1, "want": "answers"}, or "status", or "stop"; then
-//           {"ask": 7, "request": {...}}  and perhaps  {"cancel": 7}
-//   tells:  {"dsv32": 1, "facts": {...}}, of a status or stop what it is; then
-//           {"of": 7, "prefill": [n_done, n_total, n_cached]}  {"of": 7, "thinking": "..."}
-//           {"of": 7, "text": "..."}, from the first text on once more when another prefill follows, and at
-//           the end  {"of": 7, "result": {...}}  or  {"of": 7, "error": {...}}  or  {"of": 7, "ending":
-//           true}: not begun, as the process is about to end
-//           {}: it is alive, every second to a client that waits for an answer or for the end
-//           {"error": {...}}: of the connection, which ends, as it does when a status has been told
+//   client:   {"dsv32": 1, "want": "answers"}, or "status", or "stop"; then
+//             {"ask": 7, "request": {...}}  and perhaps  {"cancel": 7}
+//   process:  {"dsv32": 1, "facts": {...}}, for status and stop {"dsv32": 1, "pid": ..., ...}; then
+//             {"of": 7, "prefill": [n_done, n_total, n_cached]}  {"of": 7, "thinking": "..."}
+//             {"of": 7, "text": "..."}; after another prefill all text comes once more; and at the end
+//             {"of": 7, "result": {...}}  or  {"of": 7, "error": {...}}  or  {"of": 7, "ending": true}: not
+//             begun, because the process is about to end
+//             {}: the process is alive, every second to a client that waits for an answer or for the end
+//             {"error": {...}}: of the connection, which then ends; it also ends after a status
 //
-// Texts are bytes, which JSON does not carry: each goes as the character of its number, U+0000 to U+00FF.
+// Texts are bytes, which JSON cannot hold: each byte is sent as the character of its number, U+0000 to
+// U+00FF.
 #pragma once
 
 #include <optional>
@@ -36,42 +37,42 @@
 
 namespace dsv32 {
 
-// The path of the socket for this model file, as it is now, with these flags of the groups Model and Prefix
-// cache, and this build of the program. Throws Error{io} where no socket can be had.
+// The path of the socket for this model file in its present state, these flags of the groups Model and Prefix
+// cache, and this build of the program.
 std::string warm_path(const Options& options, const GgufFile& file);
 
-// The sockets in the folder, whether anybody listens or not. Throws Error{io} when the folder is another's.
+// The sockets in the folder, stale ones too. Throws Error{io} when the folder is not this user's alone.
 std::vector<std::string> warm_paths();
 
 // "x.log" for "x.sock".
 std::string warm_log(const std::string& path);
 
-// A warm process that was there, or still is, and gives no answer: another may be asked.
+// A warm process has ended or does not answer. Another one may be asked.
 class WarmGone : public Error {
  public:
   explicit WarmGone(const std::string& message, std::string hint = {})
       : Error(ErrorKind::io, message, std::move(hint)) {}
 };
 
-// For the first answer to a client: a step may be under way.
+// How long a client waits for the first line; the process may be in the middle of a step.
 inline constexpr int kWarmPatienceMs = 10000;
 
-// The log, locked for as long as it is open, in a folder that is made if need be. Not open: a process that
-// lives has it, or listens. Throws Error{io}.
+// Makes the folder, opens the log and locks it until it is closed. Not open: a living process holds the lock,
+// or listens. Throws Error{io}.
 OwnedFd lock_warm(const std::string& path);
 
-// A socket where callers arrive. Its file goes with the object, unless another process has it by now.
+// The socket to which clients connect. The destructor removes its file, unless that is another process's now.
 class WarmListener {
  public:
-  // Takes the place of a stale one: call with the lock. Throws Error{io}.
+  // Replaces a stale socket: call with the lock held. Throws Error{io}.
   explicit WarmListener(const std::string& path);
   ~WarmListener();
   WarmListener(WarmListener&&) = default;
 
   int fd() const { return socket_.get(); }
-  // Whether callers find it by its path.
+  // Whether the path still leads to this socket.
   bool is_there() const;
-  // The next caller; not open: there is none, or it is another user's, which is turned away.
+  // The next client. Not open: there is none, or it was another user's and has been turned away.
   OwnedFd accept() const;
 
  private:
@@ -80,29 +81,29 @@ class WarmListener {
   std::pair<uint64_t, uint64_t> file_;  // device and inode
 };
 
-// Not open: nobody listens. Waits for a place in the backlog. Throws Error{io} when another user listens, and
-// WarmGone when there was no place in time.
+// Connects to a process, and waits for a place in its backlog. Not open: nobody listens. Throws Error{io}
+// when another user listens, and WarmGone when no place was free in time.
 OwnedFd connect_warm(const std::string& path);
 
-// Lines over a socket, in both directions. What is received is bounded by the length of a line, what waits to
-// be sent by the owner, who looks at n_unsent().
+// Lines over a socket, in both directions. The longest line bounds the bytes received; the owner bounds the
+// unsent ones, by n_unsent().
 class WarmLink {
  public:
   WarmLink(OwnedFd socket, size_t most_line_bytes)
       : socket_(std::move(socket)), most_line_bytes_(most_line_bytes) {}
 
   int fd() const { return socket_.get(); }
-  // Takes what is there, a block at most. False: the other end is gone, or its line is too long.
+  // Reads what has arrived, a block at most. False: the other end is gone, or its line is too long.
   bool receive();
-  // Of what was received.
+  // The next complete line that was received.
   std::optional<std::string> next_line();
   // `line`: without its end.
   void queue(std::string_view line);
-  // As much as goes. False: the other end is gone.
+  // Sends as much as the socket takes. False: the other end is gone.
   bool send();
   size_t n_unsent() const { return unsent_.size() - n_sent_; }
-  // Sends what is queued, waits for so long at most until there is more to send or to receive, and takes a
-  // block. False: as receive() and send() say.
+  // Sends queued lines, waits at most `wait_ms` until the socket can be read or take the rest, and reads a
+  // block. False: as for receive() and send().
   bool exchange(int wait_ms);
 
  private:
@@ -114,23 +115,25 @@ class WarmLink {
 };
 
 inline constexpr int kWarmVersion = 1;
-// Of a line that tells: an answer's tokens with log-probabilities of twenty others each.
+// Of the process's lines: an answer's tokens with the log-probabilities of twenty others each.
 inline constexpr size_t kMostToldBytes = size_t{1} << 30;
-// Of a line that asks: a token takes up to seven digits and a comma, beside options and stops.
+// Of a client's lines: a token takes up to seven digits and a comma, beside options and stops.
 constexpr size_t most_asked_bytes(int64_t context) {
   return 8 * static_cast<size_t>(context) + (size_t{256} << 10);
 }
 
-// A line without its end; texts become characters. And back: throws Error{usage} for what is no such object.
+// An object as a line without its end; bytes of texts become characters. warm_object() is the reverse, and
+// throws Error{usage} for a line that is no such object.
 std::string warm_line(ReadJson json);
 ReadJson warm_object(const std::string& line);
 
-// --- What lines hold: each structure has one list of its fields. What does not fit is a ReadJson::exception.
+// --- Structures in lines: each has one list of its fields. A value that does not fit throws
+// ReadJson::exception.
 
 void to_json(ReadJson& json, const TokenRun& run);
 void from_json(const ReadJson& json, TokenRun& run);
 void to_json(ReadJson& json, const GenerationOptions& options);
-void from_json(const ReadJson& json, GenerationOptions& options);  // in no bounds yet
+void from_json(const ReadJson& json, GenerationOptions& options);  // bounds are not checked
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Request, prompt, decoded, options, talk)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Completion, reasoning, content, thinking_closed)
@@ -146,7 +149,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GenerationResult, completion, finish_reason, 
                                    buffer_tally)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EngineFacts, vocab_size, context, max_seqs, pool_tokens, warnings)
 
-// An Error, as it travels.
+// An Error in a line.
 struct WarmError {
   ErrorKind kind = ErrorKind::internal;
   std::string message, hint;
@@ -156,11 +159,11 @@ struct WarmError {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WarmError, kind, message, hint)
 
-// What a client says is checked: nothing of it is read as something else. Without sequence and tokenizer.
-// Throws Error{usage}.
+// A client's request, without sequence and tokenizer. Throws Error{usage} unless it has exactly the fields
+// and types that to_json() writes.
 Request warm_request(const ReadJson& json);
 
-// What the process tells is believed, as far as it can be read.
+// For lines of the process, which is trusted: only a line that cannot be read is an error.
 [[noreturn]] void fail_unread();  // throws WarmGone
 template <typename Read>
 auto readable(const Read& read) try {
