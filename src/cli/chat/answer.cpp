@@ -15,7 +15,7 @@ namespace {
 
 Json token_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
   Json bytes = Json::array();
-  std::string name = "?";  // an id that only the embedding has
+  std::string name = "?";  // an id beyond the vocabulary
   if (token.id < tokenizer.n_vocab()) {
     for (const char byte : tokenizer.bytes_of(token.id)) bytes.push_back(static_cast<uint8_t>(byte));
     name = sanitize_utf8(tokenizer.piece(token.id));
@@ -23,7 +23,7 @@ Json token_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
   return {{"token", name}, {"logprob", token.logprob}, {"bytes", bytes}};
 }
 
-// Adds what comes last in a choice.
+// Adds finish_reason and logprobs to a choice.
 void end_choice(Json& choice, const GenerationResult& result, const Tokenizer& tokenizer) {
   choice["finish_reason"] = finish_reason_name(result.finish_reason);
   if (result.logprobs.empty()) return;
@@ -36,7 +36,7 @@ void end_choice(Json& choice, const GenerationResult& result, const Tokenizer& t
   }
 }
 
-// Adds what stands beside the choices.
+// Adds usage, seed, timings and the top-k buffer's figures.
 void add_figures(Json& json, const GenerationResult& result, const AnswerFacts& facts) {
   const auto per_second = [](int64_t n, double seconds) {
     return seconds > 0 ? static_cast<double>(n) / seconds : 0;
@@ -156,7 +156,8 @@ void AnswerPrinter::on_answer(const std::string& text) {
   kept_at_ = std::chrono::steady_clock::now();
 }
 
-// The text goes on in a new row of the terminal, begun through standard error: the answer is not changed.
+// Begins a new row of the terminal through standard error, so that the answer on standard output is
+// unchanged.
 void AnswerPrinter::on_notice(const std::string& line) {
   status_.erase();
   const bool is_amid_answer = style_.escapes_out && last_out_ != '\0' && last_out_ != '\n';
@@ -175,7 +176,7 @@ void AnswerPrinter::finish(bool is_thinking_closed, bool is_broken_off) {
   if (last_out_ != '\n') print_out("\n");
 }
 
-// Characters never arrive in halves, so each text can be escaped by itself.
+// Each text has whole characters, so it can be escaped by itself.
 void AnswerPrinter::print_out(std::string_view text) try {
   if (text.empty()) return;
   last_out_ = text.back();

@@ -1,4 +1,4 @@
-// An answer on its way out: printed as it comes, or written as JSON in OpenAI's form.
+// Prints an answer as it comes, or writes it as JSON in OpenAI's form.
 #pragma once
 
 #include <chrono>
@@ -17,17 +17,17 @@
 
 namespace dsv32 {
 
-// What stands beside an answer in JSON.
+// Facts for the JSON fields beside an answer.
 struct AnswerFacts {
   std::string model_name;
   uint64_t seed = 0;
-  std::optional<double> load_seconds;  // nothing: of several answers, which share the top-k buffers' figures
+  std::optional<double> load_seconds;  // nothing in a batch, whose answers share load and top-k buffers
   bool thinking = false;               // false: "reasoning_content" is null
   bool is_text_completion = false;     // OpenAI's older form: a text in place of a message
 };
 
-// An answer as JSON, with seed and timings. Scripts rely on the names of its fields. Text that is not UTF-8
-// gets U+FFFD in its place; the bytes of a token are in its "bytes".
+// An answer as JSON, with seed and timings. Scripts rely on the names of its fields. Malformed UTF-8 becomes
+// U+FFFD; the exact bytes of a token are in its "bytes".
 class AnswerJson {
  public:
   // `tokenizer` must outlive the object.
@@ -36,9 +36,9 @@ class AnswerJson {
   // One object, without a line end.
   std::string whole(const GenerationResult& result) const;
   // Or objects of OpenAI's "chat.completion.chunk", each a line. `field`: "reasoning_content" or "content".
-  // Before the first piece comes the chunk that says who speaks.
+  // The first piece has the chunk with the role before it.
   std::string piece(const char* field, const std::string& text);
-  // Why it ended, with usage, seed and timings.
+  // The last chunk: finish_reason, usage, seed and timings.
   std::string last(const GenerationResult& result);
 
  private:
@@ -57,7 +57,7 @@ class AnswerJson {
 // Prints one answer: the answer itself on standard output, thinking and progress on standard error.
 //
 // With colour, thinking is dim and a blank line separates it from the answer; otherwise the lines "thinking:"
-// and "answer:" do. What goes to a terminal is escaped (visible()), what goes into a pipe is not changed.
+// and "answer:" do. Text for a terminal is escaped (visible()), text for a pipe is not changed.
 // Every coloured write ends with a reset, so that the terminal is never left coloured. Where both streams are
 // one terminal, lines may end between words (WordWrap).
 class AnswerPrinter : public Listener {
@@ -68,10 +68,10 @@ class AnswerPrinter : public Listener {
     bool has_color = false;      // on standard error
     bool wraps = false;          // both streams are one terminal, whose lines end between words
     bool prints = true;          // false: only progress, and `json`
-    AnswerJson* json = nullptr;  // whose pieces are written in place of the text
+    AnswerJson* json = nullptr;  // writes chunks in place of the text
   };
-  // Called every second with what is there of an answer. With it a terminal that takes no more counts as
-  // SIGHUP; without it a failed write is Error{io}.
+  // Called every second with the answer so far. With it a failed write of the answer counts as SIGHUP;
+  // without it the failure is Error{io}.
   using Keep = std::function<void(const Message& answer)>;
   using Sink = void (*)(std::string_view);
 
@@ -85,8 +85,8 @@ class AnswerPrinter : public Listener {
   void on_notice(const std::string& line) override;
   bool is_interrupted() override { return stop_.is_requested(); }
 
-  // Ends the last line, an empty one too unless the answer was broken off. `is_thinking_closed`: </think>
-  // came, perhaps with no answer after it.
+  // Ends the last line; an empty answer gets a line end too, unless it was broken off. `is_thinking_closed`:
+  // </think> came, perhaps with no answer after it.
   void finish(bool is_thinking_closed, bool is_broken_off = false);
 
  private:

@@ -1,9 +1,8 @@
-// The commands of this room; and a conversation: what goes on between a person at a terminal and the model,
-// lines in, answers out, commands beside them.
+// The commands of this room, and Conversation: a person at a terminal types messages and commands, and the
+// model answers.
 //
-// What a person has typed outlives whatever comes after it. A question is saved before the model reads it, an
-// answer every second while it comes; signals only ask for an end; and a terminal that is gone does not keep
-// an answer from being saved.
+// Nothing that a person has typed is lost. A question is saved before the model reads it, an answer every
+// second while it comes. Signals only ask for an end, and an answer is saved even when the terminal is gone.
 #pragma once
 
 #include <span>
@@ -31,18 +30,18 @@ int run_command(const Options& options);
 int chat_command(const Options& options);
 
 // `dsv32 talks`: lists, shows, exports, renames and deletes the talks that are kept. Error{usage} when there
-// is no such talk, or it is held in a chat and was to be changed.
+// is no such talk, or when a chat holds the one to be renamed or deleted.
 int talks_command(const Options& options);
 
 class Conversation {
  public:
   // The arguments must outlive it.
   Conversation(const Options& options, const Terminal& terminal, Model& model, HeldTalk talk);
-  // Until the person leaves, or a signal asks for it. Returns the exit code. Throws Error{io} when the talk
-  // could not be saved in the end.
+  // Runs until the person leaves, or a signal asks for it. Returns the exit code. Throws Error{io} when the
+  // talk cannot be saved at the end.
   int run();
 
-  // What can be typed beside messages.
+  // A command that can be typed in place of a message.
   struct ChatCommand {
     const char* names;  // with spaces between them
     const char *argument, *text;
@@ -53,7 +52,7 @@ class Conversation {
   static std::string help();  // fits a window of 24 rows and 80 columns
   // Null when there is no such command; `name` with its slash.
   static const ChatCommand* find_command(const std::string& name);
-  // What Tab does: completes commands, what they take, paths, and @paths in a message.
+  // What Tab does: completes commands, their arguments, paths, and @paths in a message.
   static LineEditor::Expansion complete(std::string_view before);
 
  private:
@@ -96,13 +95,13 @@ class Conversation {
   uint64_t seed_;                      // of the next answer
   Forward::BufferTally buffer_tally_;  // of all answers since the talk began
   HeldTalk talk_;
-  std::string attached_, draft_;  // the files for the next message, and what /edit begins with
-  bool is_unsaved_ = false;       // and a warning has said so
+  std::string attached_, draft_;  // texts of the files for the next message; the text that /edit begins with
+  bool is_unsaved_ = false;       // the last save failed, and a warning was shown
   bool has_left_ = false;
   std::string stats_;  // of the last answer
 };
 
-// What /set takes: names of flags.
+// The names of flags that /set takes.
 std::vector<std::string> chat_settings();
 
 }  // namespace dsv32

@@ -1,4 +1,4 @@
-// See chat.h. A message is what was typed between two prompts; a command begins with a slash.
+// See chat.h. A message is the text typed between two prompts; a command begins with a slash.
 #include "cli/chat/chat.h"
 
 #include <optional>
@@ -15,7 +15,7 @@
 namespace dsv32 {
 namespace {
 
-// What a resumed talk shares with its next prompt, whatever the message will be.
+// A resumed talk's next prompt with an empty question: its prefix does not depend on the question.
 std::vector<int32_t> known_prompt(Talk talk, const Tokenizer& tokenizer) {
   talk.ask({});
   return ChatFormat(tokenizer).encode(talk.messages, talk.thinking);
@@ -65,8 +65,8 @@ Conversation::Conversation(const Options& options, const Terminal& terminal, Mod
   talk_.model = model_name(model_.path());
 }
 
-// The chat goes on when the talk cannot be saved; one warning says so, even with --quiet. `answer`: of one
-// under way.
+// Saves the talk. If that fails, the chat goes on with one warning, even with --quiet. `answer`: the one
+// under way, so far.
 void Conversation::try_save(const Message* answer) {
   try {
     talk_.save(answer);
@@ -77,7 +77,7 @@ void Conversation::try_save(const Message* answer) {
   }
 }
 
-// A terminal that cannot be written to has hung up, whether or not its signal came.
+// A terminal that cannot be written to has hung up, even if no SIGHUP came.
 void Conversation::show(std::string_view text) {
   try {
     write_out_as_is(text);
@@ -86,7 +86,7 @@ void Conversation::show(std::string_view text) {
   }
 }
 
-// What could not be saved before is tried once more. Throws Error{io}.
+// Tries once more to save a talk that could not be saved. Throws Error{io}.
 int Conversation::leave() {
   if (is_unsaved_) talk_.save();
   if (talk_.has_file() && !options_.quiet)
@@ -94,7 +94,7 @@ int Conversation::leave() {
   return stop_.exit_code();
 }
 
-// Ctrl-C ends an answer. At the prompt it drops what is typed; twice at an empty one it leaves.
+// Ctrl-C ends an answer. At the prompt it drops the typed text; twice at an empty prompt it leaves.
 int Conversation::run() {
   for (bool is_warned = false; !stop_.must_leave();) {
     stop_.forget_interrupt();
@@ -118,8 +118,8 @@ int Conversation::run() {
   return leave();
 }
 
-// A line that ends in a backslash goes on in the next; so does everything between two """. Pastes are taken
-// as they are.
+// A line that ends in a backslash goes on in the next; so do lines between two """. Pastes are taken as they
+// are.
 LineEditor::Event Conversation::read_message(std::string& message, bool& is_command) {
   constexpr std::string_view kQuotes = "\"\"\"";
   const char* prompt = "> ";
@@ -151,8 +151,8 @@ LineEditor::Event Conversation::read_message(std::string& message, bool& is_comm
   return LineEditor::Event::line;
 }
 
-// The question is saved first: reading it may take long. With a file that cannot be read it stays unsent, for
-// /edit.
+// Saves the question before the model reads it, which may take long. When an attached file cannot be read,
+// the message stays unsent, for /edit.
 void Conversation::ask(const std::string& message) {
   try {
     talk_.ask(attached_ + with_attachments(message));

@@ -1,5 +1,5 @@
-// What can be typed in a chat beside messages: the table of commands, their help, what Tab makes of them, and
-// what they do. What fails in a command is told, and the chat goes on.
+// The commands of a chat: their table, their help, their completion by Tab, and their functions. An error in
+// a command is shown, and the chat goes on.
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -17,7 +17,8 @@
 namespace dsv32 {
 namespace {
 
-// What the candidates that begin with `part` have in common behind it; the choices when that is nothing.
+// Of the candidates that begin with `part`, the text behind it that all share; if that is empty, the
+// candidates.
 LineEditor::Expansion expand(std::string_view part, std::vector<std::string> candidates) {
   std::erase_if(candidates, [&](const std::string& candidate) { return !candidate.starts_with(part); });
   if (candidates.empty()) return {};
@@ -31,7 +32,7 @@ LineEditor::Expansion expand(std::string_view part, std::vector<std::string> can
   return {{}, candidates};
 }
 
-// Files, and folders with a slash; hidden ones where `typed` begins with their dot.
+// Completes files, and folders with a slash; hidden ones only when their dot is typed.
 LineEditor::Expansion expand_path(std::string_view typed) {
   namespace fs = std::filesystem;
   const std::string folder(typed.substr(0, typed.rfind('/') + 1));
@@ -159,7 +160,7 @@ void Conversation::attach(const std::string& path) {
 void Conversation::edit(const std::string&) {
   std::string text = draft_;
   const bool is_done = editor_.edit_elsewhere(text);
-  stop_.forget_interrupt();  // it was the editor's
+  stop_.forget_interrupt();  // a Ctrl-C in the editor was for the editor
   draft_ = is_done ? "" : text;
   if (!is_done)
     fail(ErrorKind::io, format("the editor %s failed", visible(editor_command()).c_str()),
@@ -179,7 +180,7 @@ void Conversation::set_system(const std::string& text) {
   say(talk_.has_system() ? talk_.messages.front().content : "there is no system prompt");
 }
 
-// By the flags of the same names.
+// Sets an option as the flag of the same name does.
 void Conversation::set(const std::string& words) {
   const size_t space = std::min(words.find(' '), words.size());
   const std::string name = words.substr(0, space), value = words.substr(std::min(space + 1, words.size()));
@@ -192,7 +193,7 @@ void Conversation::set(const std::string& words) {
   print_settings("");
 }
 
-// Of this name; empty: of all.
+// Prints the setting of this name; all, if it is empty.
 void Conversation::print_settings(const std::string& name) const {
   GenerationOptions options = options_.generation;
   options.sampling.seed = seed_, options.thinking = talk_.thinking;
@@ -211,7 +212,7 @@ void Conversation::set_thinking(const std::string& word) {
   say(talk_.thinking ? "thinking is on" : "thinking is off");
 }
 
-// The former answer stays when no other begins.
+// The former answer stays when no new one begins.
 void Conversation::retry(const std::string&) {
   std::vector<Message>& messages = talk_.messages;
   std::optional<Message> former;
@@ -231,7 +232,7 @@ void Conversation::undo(const std::string&) {
   say("taken back: " + visible(draft_, false, kShownChars) + "; /edit has it");
 }
 
-// The terminal puts it there, if it knows OSC 52 and allows it.
+// Asks the terminal by OSC 52; a terminal may not know or allow it.
 void Conversation::copy(const std::string&) {
   if (!talk_.has_answer()) return say("there is no answer yet");
   const std::string& text = talk_.messages.back().content;
@@ -239,7 +240,7 @@ void Conversation::copy(const std::string&) {
   say(with_thousands(std::ssize(text)) + " bytes went to the terminal's clipboard");
 }
 
-// Of the first messages, as the next prompt has them: without thinking.
+// The tokens of the first messages as the next prompt has them: without thinking.
 int64_t Conversation::n_tokens(size_t n_messages) const {
   const auto messages = std::span<const Message>(talk_.messages).first(n_messages);
   return messages.empty() ? 0 : std::ssize(format_.encode(messages, false));

@@ -1,6 +1,6 @@
-// The command `dsv32 run`: input is read, the model opened, the answer printed as it comes.
+// The command `dsv32 run`: reads the input, opens the model, prints the answer as it comes.
 //
-// What is said about the run goes to standard error: a line for a person at a terminal, more with --verbose.
+// A report goes to standard error: one line at a terminal, more with --verbose.
 #include <chrono>
 #include <optional>
 
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kNoWholeAnswer = 6;  // the exit code
 
-// The seed is told where tokens were drawn.
+// The seed is shown when tokens were drawn at random.
 void report(const GenerationResult& result, const Options& options, const Terminal& terminal,
             const SamplingOptions& sampling) {
   if (options.quiet || (!options.verbose && !terminal.is_err)) return;
@@ -31,8 +31,8 @@ void report(const GenerationResult& result, const Options& options, const Termin
   say(joined(parts, options.verbose ? "\n" : "; "));
 }
 
-// Says so when an answer that was not interrupted is empty or cut, unless -n 0 asked for none. Returns the
-// exit code: an answer that -n cut after it had begun is as long as was asked for.
+// Reports an answer that is empty or cut, though not interrupted, unless -n 0 asked for none. Returns the
+// exit code: 0 also for an answer that began and was cut by -n.
 int conclude(const GenerationResult& result, int64_t max_answer, int64_t context, bool is_quiet) {
   const bool has_begun = !result.completion.content.empty(),
              is_as_asked = result.n_answer_tokens() == max_answer;
@@ -50,14 +50,14 @@ int conclude(const GenerationResult& result, int64_t max_answer, int64_t context
   return 0;
 }
 
-// The word was probably meant for -m.
+// Notes a first word that was probably meant for -m.
 void warn_of_model_in_prompt(const Options& options) {
   const std::string word = options.words.empty() ? "" : options.words.front();
   if (options.quiet || !word.ends_with(".gguf") || access(word.c_str(), R_OK) != 0) return;
   say("note: " + word + " is taken as a part of the prompt; -m " + word + " names it as the model");
 }
 
-// The talk that is named, with the question, saved before it is answered; nothing when none is named.
+// The named talk with the new question, saved before the answer; nothing when no talk is named.
 std::optional<HeldTalk> ask_in_talk(const Options& options, const PromptText& text) {
   if (options.talk.empty() && !options.continues) return std::nullopt;
   std::optional<HeldTalk> talk(std::in_place, options, text.system);

@@ -20,7 +20,7 @@ constexpr const char* kVersionKey = "dsv32_talk";
 constexpr uint64_t kVersion = 1;
 constexpr int kTalkDepth = 16;  // of nested JSON
 
-// What `read` complains of is damage.
+// Rethrows an Error of `read` as damage.
 template <typename Read>
 auto undamaged(const Read& read) try {
   return read();
@@ -38,7 +38,7 @@ Value required(const JsonFields& fields, const char* key, std::optional<Value> v
   return std::move(*value);
 }
 
-// A talk may begin with the system's message; after it user and assistant take turns.
+// A talk may begin with the system's message; then user and assistant take turns.
 Message parse_message(const ReadJson& object, const std::vector<Message>& before) {
   const std::string where = format("messages[%zu]", before.size());
   JsonFields fields(object, where, where + ".");

@@ -1,6 +1,6 @@
 // Conversations that outlive their process.
 //
-// Talk is one of them; TalkStore is the folder they are kept in, a JSON file each; HeldTalk is the one that a
+// Talk is one conversation; TalkStore is the folder with a JSON file for each; HeldTalk is the talk that a
 // command goes on with.
 #pragma once
 
@@ -19,21 +19,21 @@ namespace dsv32 {
 
 inline constexpr size_t kMaxTalkBytes = size_t{64} << 20;  // of a file, read or written
 
-// The messages are at most one of the system, then the user's and the assistant's in turns; the last question
-// may have no answer yet.
+// The messages: the system's, if there is one, then the user's and the assistant's in turns. The last
+// question may have no answer yet.
 struct Talk {
-  std::string model;     // as model_name() gives it
+  std::string model;     // by model_name()
   bool thinking = true;  // as /think left it
   int64_t used_ms = 0;   // milliseconds since 1970
   std::vector<Message> messages;
-  std::vector<TokenRun> decoded = {};  // of the talk as a prompt: which rows on disk decode made
+  std::vector<TokenRun> decoded = {};  // the talk's history, for prefixes on disk
 
   bool has_system() const { return !messages.empty() && messages[0].role == Message::Role::system; }
-  // The last message is one.
+  // Whether the last message is the user's, or the assistant's.
   bool has_question() const { return !messages.empty() && messages.back().role == Message::Role::user; }
   bool has_answer() const { return !messages.empty() && messages.back().role == Message::Role::assistant; }
   void set_system(const std::string& text);  // empty: none
-  // Adds the user's next question. It takes the place of one that was not answered.
+  // Adds the user's next question, or replaces one that was not answered.
   void ask(const std::string& question);
   void add_answer(const GenerationResult& answer);
   std::string first_question() const;
@@ -45,10 +45,10 @@ const char* role_name(Message::Role role);  // "system", "user", "assistant"
 // One line. Malformed UTF-8 becomes U+FFFD, everything else comes back from parse_talk() as it was.
 std::string talk_json(const Talk& talk);
 
-// Throws Error{usage} that tells what is wrong with the file ("it is damaged, ...").
+// Throws Error{usage} with the file's fault ("it is damaged, ...").
 Talk parse_talk(std::string_view json);
 
-// "just now", "1 minute ago", "3 days ago", of times as in used_ms. A time to come is just now.
+// "just now", "1 minute ago", "3 days ago"; times as in used_ms. A future time is "just now".
 std::string time_ago(int64_t then, int64_t now);
 int64_t now_ms();
 
@@ -59,21 +59,21 @@ using TalkLock = OwnedFd;  // locked until it is closed or the process ends
 //   <folder>/              0700
 //     NAME.json            0600; {"dsv32_talk":1,"used_ms":,"model":,"thinking":,"decoded":[],"messages":[]}
 //     .NAME.lock           empty; locked by the process that goes on with the talk
-//     .NAME.<16 hex>.tmp   one being written, or a crash's leftover; removed when it is an hour old
+//     .NAME.<16 hex>.tmp   a file being written, or a crash's leftover; removed when it is an hour old
 //
 // A file is written beside its name, made durable and then renamed over it, so that a reader never sees half
 // a talk. Since that changes the file's inode, the lock is another file, which is never renamed and is
 // removed only with the talk, by its holder.
 //
 // The files are input from outside: a talk that is damaged, of a newer version, a symbolic link or another
-// user's is refused and stays as it is. The talk used last is the one with the latest time written in it,
-// because copying and restoring change the clock of the file. A talk whose time cannot be read counts with
-// that clock, so that --continue complains about it instead of passing to an older one.
+// user's is refused and stays as it is. The talk used last is the one with the latest used_ms, because
+// copying and restoring change the file's own time. A talk whose used_ms cannot be read counts with the
+// file's own time, so that --continue complains about it instead of taking an older one.
 //
 // One thread at a time; any number of processes.
 class TalkStore {
  public:
-  // Makes the folder, but none above it. Throws Error{usage} when it cannot be used, or others may write in
+  // Makes the folder, but not its parents. Throws Error{usage} when it cannot be used, or others may write in
   // it.
   explicit TalkStore(const std::string& path, FileSystem& fs = real_file_system());
 
@@ -81,26 +81,26 @@ class TalkStore {
   // Nothing when there is no such talk. Throws Error{usage} naming the file and the reason.
   std::optional<Talk> load(const std::string& name) const;
 
-  // The right to save `name`; nothing while another holds it. Not open where nothing can be locked.
+  // The right to save `name`; nothing while another process holds it. Not open where locking is impossible.
   std::optional<TalkLock> lock(const std::string& name) const;
-  // The same to begin a talk: `name` becomes the first of NAME, NAME-2, NAME-3, ... that is free and not
+  // The lock to begin a talk: `name` becomes the first of NAME, NAME-2, NAME-3, ... that is free and not
   // held.
   TalkLock lock_new(std::string& name) const;
-  // The same for this name. Throws Error{usage} when there is such a talk, or another holds the name.
+  // The lock to begin a talk of just this name. Throws Error{usage} when the name is taken or held.
   TalkLock lock_free(const std::string& name) const;
 
-  // Of talks whose lock the caller holds. Both return when that is on the disk. rename(): `lock` becomes that
-  // of the other name. Throw Error{usage} when there is no such talk, or the other name is taken or held;
+  // The caller holds the talk's lock. Both return when the change is on the disk. rename(): `lock` becomes
+  // the new name's. Throw Error{usage} when there is no such talk, or the new name is taken or held;
   // Error{io}.
   void rename(const std::string& name, const std::string& to, TalkLock& lock) const;
   void remove(const std::string& name) const;
 
-  // Returns when the talk is on the disk. Throws Error{io}; then the disk has the former talk or this one.
+  // Returns when the talk is on the disk. After Error{io} the disk has the former talk or this one.
   void save(const std::string& name, const Talk& talk) const;
 
-  // Of all talks, unreadable ones too, sorted. Throws Error{usage}.
+  // The names of all talks, unreadable ones too, sorted. Throws Error{usage}.
   std::vector<std::string> names() const;
-  // The talk used last; of two with the same time the first by name. Throws Error{usage}.
+  // The name of the talk used last; of two with the same time the first by name. Throws Error{usage}.
   std::optional<std::string> latest() const;
 
  private:
@@ -113,27 +113,28 @@ class TalkStore {
   OwnedFd directory_;
 };
 
-// The user's. Throws Error{usage}.
+// The user's store. Throws Error{usage}.
 TalkStore open_talk_store();
 
-// The talk that a command goes on with. Without a name from the user it gets one, the time of its first
-// message. A talk that another process holds goes on as a copy.
+// The talk that a command goes on with. Unless the user names it, its name is the time of its first message.
+// If another process holds the talk, the command goes on with a copy.
 class HeldTalk : public Talk {
  public:
   // The talk that --talk or --continue names; else a new one, kept unless --no-save. `system`, unless empty,
-  // replaces a saved one. Throws Error{usage} when the named one cannot be read or the folder cannot be used;
-  // without a name the latter is a warning, and the talk is not kept.
+  // replaces the saved system prompt. Throws Error{usage} when a named talk cannot be read, or the folder
+  // cannot be used; for a talk without a name an unusable folder is a warning, and the talk is not kept.
   HeldTalk(const Options& options, const std::string& system);
 
   bool is_resumed() const { return is_resumed_; }
-  const std::string& name() const { return name_; }  // empty before the first save of an unnamed one
+  const std::string& name() const { return name_; }  // empty before the first save of an unnamed talk
   bool has_file() const { return is_kept_ && !name_.empty(); }
 
-  // Throws Error{io, usage}. Does nothing for a talk that is not kept. `answer`: of one under way, saved too.
+  // Throws Error{io, usage}. Does nothing for a talk that is not kept. `answer`: the one under way, saved
+  // too.
   void save(const Message* answer = nullptr);
-  // Another talk with the same system prompt begins; this one stays.
+  // Begins another talk with the same system prompt. The former one stays on disk.
   void begin_anew();
-  // Keeps it under this name from now on. Throws Error{usage, io}.
+  // Keeps the talk under this name from now on. Throws Error{usage, io}.
   void rename(const std::string& name);
   // Throws Error{usage}.
   const TalkStore& store();

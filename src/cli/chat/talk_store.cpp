@@ -1,4 +1,4 @@
-// See talk.h. The folder of talks, and the command `dsv32 talks`, which lists what cannot be read with the
+// See talk.h. The folder of talks, and the command `dsv32 talks`, which lists unreadable talks with the
 // reason.
 #include <algorithm>
 #include <cerrno>
@@ -35,14 +35,14 @@ std::string lock_name(const std::string& name) { return "." + name + ".lock"; }
   fail(ErrorKind::usage, "there is no talk " + name, "dsv32 talks list names them");
 }
 
-// Of renaming and deleting.
+// Throws when renaming or deleting has failed.
 void check_change(int result, const std::string& what, const std::string& name) {
   if (result == -ENOENT) fail_absent(name);
   if (result != 0)
     fail(ErrorKind::io, "cannot " + what + " the talk " + name + ": " + describe_errno(result));
 }
 
-// Empty when it is this user's.
+// Empty when the file is this user's.
 std::string why_foreign(const FileInfo& info) {
   return info.owner == geteuid() ? ""
                                  : format("it belongs to user %u, not to user %u", info.owner, geteuid());
@@ -104,7 +104,7 @@ Talk load(const TalkStore& store, const std::string& name) {
   return std::move(*talk);
 }
 
-// A talk that a chat goes on with is left alone.
+// Locks a talk for a change. Throws Error{usage} when a chat holds it.
 TalkLock hold(const TalkStore& store, const std::string& name) {
   if (!store.has(name)) fail_absent(name);
   std::optional<TalkLock> lock = store.lock(name);
@@ -155,7 +155,7 @@ std::optional<Talk> TalkStore::load(const std::string& name) const {
   }
 }
 
-// The file's first bytes. Throws Error{usage} that tells what is wrong with it.
+// The first bytes of a talk's file. Throws Error{usage} with the file's fault.
 std::string TalkStore::read(const std::string& name, uint64_t n_most) const {
   const OwnedFd file(*fs_, fs_->open_at(directory_.get(), file_name(name), O_RDONLY));
   FileInfo info;
@@ -178,7 +178,7 @@ std::string TalkStore::read(const std::string& name, uint64_t n_most) const {
   return json;
 }
 
-// A lock's file may have been removed with its talk before it was locked here.
+// Tries again when the lock's file was removed with its talk before this process had locked it.
 std::optional<TalkLock> TalkStore::lock(const std::string& name) const {
   check_talk_name(name);
   const std::string file = lock_name(name);
@@ -200,7 +200,7 @@ TalkLock TalkStore::lock_free(const std::string& name) const {
   return std::move(*taken);
 }
 
-// The holder of the lock of a name without a file may begin a talk there.
+// Who holds the lock of a name that has no file may begin a talk of this name.
 TalkLock TalkStore::lock_new(std::string& name) const {
   const std::string base = name;
   for (int number = 1;; ++number) {
@@ -264,7 +264,7 @@ std::optional<std::string> TalkStore::latest() const {
   return last;
 }
 
-// What this program writes has the time in front: it is found without reading the whole talk.
+// This program writes the time in front, where it can be read without the whole talk.
 int64_t TalkStore::used_ms(const std::string& name) const try {
   constexpr std::string_view kFront = R"({"dsv32_talk":1,"used_ms":)";
   const std::string head = read(name, kFront.size() + 20);
@@ -276,7 +276,7 @@ int64_t TalkStore::used_ms(const std::string& name) const try {
   return fs_->stat_at(directory_.get(), file_name(name), info) == 0 ? info.changed_ns / (kSecond / 1000) : 0;
 }
 
-// A process writes a file within seconds.
+// A process writes a file within seconds, so an old temporary file is a leftover.
 void TalkStore::remove_leftovers() const {
   std::vector<std::string> names;
   if (fs_->list(directory_.get(), names) != 0) return;
