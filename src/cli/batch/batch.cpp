@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kSomeFailed = 5;       // the exit code
 constexpr int64_t kMostHeld = 1024;  // answers that wait for an earlier one
-constexpr int kInputWaitMs = 200;    // between two looks at whether a signal came
+constexpr int kInputWaitMs = 200;    // between checks for a signal
 
 std::string duration(double seconds) {
   if (seconds < 10) return format("%.1f s", seconds);
@@ -31,7 +31,7 @@ std::string duration(double seconds) {
   return format("%.0f h", seconds / 3600);
 }
 
-// The request of a line that says nothing, but for its options.
+// The defaults of a line's request, without its generation options.
 BatchRequest default_request(const Options& options) {
   BatchRequest request;
   request.prompt.system = read_system(options);
@@ -39,7 +39,7 @@ BatchRequest default_request(const Options& options) {
   return request;
 }
 
-// With an engine that has room for many requests.
+// Options for an engine that has room for many requests.
 Options for_many(Options options) {
   options.engine.max_seqs = options.batch.n_parallel.value_or(kAsManyAsSuit);
   options.engine.pool = kAllContexts;
@@ -48,7 +48,7 @@ Options for_many(Options options) {
 
 class Batch : Listener {
  public:
-  // `seed`: the one that those of lines are drawn from.
+  // `seed`: the seeds of lines are derived from it.
   Batch(const Options& options, BatchSource source, const std::string& output_path, uint64_t seed)
       : options_(for_many(options)),
         defaults_(default_request(options)),
@@ -103,7 +103,7 @@ class Batch : Listener {
     return runner_.n_running() > 0 || (!is_stopping_ && (next_ || !is_at_end_));
   }
 
-  // A later run answers them: for these the model is not loaded, and no hung process waited for.
+  // Leaves the running items to a later run, rather than load the model or wait for a hung process.
   void leave_running() {
     if (!options_.quiet)
       tell("the warm process does not answer: the " + std::to_string(runner_.n_running()) +
@@ -111,11 +111,11 @@ class Batch : Listener {
     runner_.leave();
   }
 
-  // Reads lines and begins what there is room for.
+  // Reads lines and begins items while there is room.
   void fill() {
     while (!stop_.is_requested() && output_.n_held() < kMostHeld) {
       if (!next_ && !read_line()) return;
-      if (!next_) continue;  // the line is answered already
+      if (!next_) continue;  // the line has its outcome already
       if (!runner_.has_room()) return;
       try {
         runner_.begin(std::move(*next_));
@@ -127,7 +127,7 @@ class Batch : Listener {
     }
   }
 
-  // False: there is none now. It may be answered at once; otherwise it is next_.
+  // Reads a line into next_, unless its outcome is known at once. False: no line is there now.
   bool read_line() {
     if (is_at_end_) return false;
     BatchItem item;
@@ -140,7 +140,7 @@ class Batch : Listener {
       return true;
     }
     item.place = n_places_++;
-    if (item.error)  // which says the line's number
+    if (item.error)  // its text names the line's number
       fail_item(item, item.name() == std::to_string(item.number) ? "" : item.name() + ": ");
     else
       next_ = std::move(item);
@@ -211,14 +211,14 @@ class Batch : Listener {
   const Options options_;
   const Terminal terminal_ = examine_terminal(options_.color);
   StatusLine status_{terminal_.can_redraw, options_.quiet};
-  BatchRequest defaults_;  // until there is a maker_
+  BatchRequest defaults_;  // moved to maker_
   BatchInput input_;
   BatchOutput output_;
   Model model_;
   LineMaker maker_;
   const GracefulStop stop_;
   BatchRunner runner_;
-  std::optional<BatchItem> next_;  // there is no room for it yet
+  std::optional<BatchItem> next_;  // waits for room
   int64_t n_places_ = 0;
   bool is_at_end_ = false, is_stopping_ = false;
   BatchTally tally_;
@@ -325,7 +325,7 @@ TokenCounts BatchRunner::counts() const {
   return sum;
 }
 
-// Tokens from the cache count as read, not as computed: rates are of what was computed.
+// Rates count only computed tokens, without those from the cache.
 std::string batch_progress(const BatchTally& tally) {
   const auto& counted = with_thousands;
   const int64_t n_left = tally.n_running + tally.n_waiting.value_or(0);

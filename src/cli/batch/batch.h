@@ -1,7 +1,7 @@
 // The commands that answer many prompts: `dsv32 batch`, and `dsv32 run` with --each or --lines.
 //
-// Lines come in one by one and go out as they are answered. Every line is answered once, if only by saying
-// why not: whatever goes wrong with one, from its prompt to the text of its answer, is its own outcome.
+// Lines are read one by one, and written as they are answered. Each line has one outcome, its answer or its
+// error; an error anywhere from its prompt to the text of its answer concerns this line alone.
 #pragma once
 
 #include <cstdint>
@@ -24,25 +24,25 @@
 
 namespace dsv32 {
 
-// Return the exit code: 0; 5 when a line failed, in this run or in an earlier one that is gone on with; 129 /
-// 130 / 143 after a signal, with what was running then finished. Throw Error.
+// Return the exit code: 0; 5 when a line failed, in this run or in an earlier one with the same output; 129 /
+// 130 / 143 after a signal, when the running lines are finished. Throw Error.
 int batch_command(const Options& options);
 int run_many(const Options& options);
 
-// The two files: what is to be answered, and the answers.
+// The two files: requests in, answers out.
 //
-// Of the input one line is held at a time, and a digest of each id, so that a second line of one id is
-// refused. The output gets a whole line in one write, by one writer who holds its lock: a process that is
-// killed leaves whole lines, or one torn at the end. A file that exists is read first: its whole lines are
-// answers of earlier runs, a torn one is cut off, and a file with any other line is left alone. A file that
-// loses its name meanwhile ends the run, and its answers are kept. Standard output, devices and pipes are
-// only written to.
+// One line of the input is held at a time, and a digest of each id, so that a second line with an id is
+// refused. The output has one writer, who holds its lock and writes each line in one write: after a kill only
+// the last line can be torn. An output file that exists is read first: its whole lines are answers of earlier
+// runs, a torn last line is cut off, and a file with any other line is refused and not changed. When the file
+// is removed, moved or replaced during the run, the run ends and the answers are kept. Standard output,
+// devices and pipes are only written to.
 
-// A file of JSON lines or of lines of text, or files that are a prompt each.
+// A file of JSON lines or of lines of text, or files with one prompt each.
 struct BatchSource {
   std::string path;                // of the lines; "-" is standard input
   bool is_text = false;            // a prompt a line, no JSON
-  std::string question;            // comes behind each line of text
+  std::string question;            // added behind each line of text
   std::vector<std::string> files;  // prompts, each read by `read` when it is its turn
   std::function<std::string(const std::string& file)> read;
 };
@@ -56,9 +56,9 @@ class BatchInput {
   LineReader::Result next(BatchItem& item, LineMaker& maker, int wait_ms);
 
   int64_t n_read() const { return n_read_; }
-  // How many there are, of all shards; nothing when that is not known before they are read.
+  // The number of lines of all shards; nothing when it is unknown before all are read.
   std::optional<int64_t> n_lines() const { return n_lines_; }
-  // Of the file of lines; nothing when the system does not say.
+  // The stamp of the file of lines; nothing when the system gives none.
   std::optional<FileStamp> stamp() const { return stamp_of(fd_); }
 
  private:
@@ -77,21 +77,21 @@ class BatchInput {
 
 class BatchOutput {
  public:
-  // "-" is standard output. Of the options two count: lines go out by their places, and what failed is taken
-  // out of the file as if it had never been answered. Throws Error{usage} when the file is `input`, when
-  // another process writes to it, or when it is no file of answers; Error{io}.
+  // "-" is standard output. Uses two options: is_ordered writes lines by their places, and retries_failed
+  // removes failed lines from the file first. Throws Error{usage} when the file is `input`, when another
+  // process writes to it, or when it is no file of answers; Error{io}.
   BatchOutput(const std::string& path, const BatchOptions& options, const std::optional<FileStamp>& input);
 
-  // What the file said of the line when it was opened.
+  // The line's outcome in the file when this was opened.
   enum class Known { no, answered, failed };
   Known find(const LineDigest& digest) const;
 
-  // The line of BatchItem::place; each place once. Throws Error{io}.
+  // Writes the line of BatchItem::place; call once for each place. Throws Error{io}.
   void put(int64_t place, std::string text);
-  // Throws Error{io} when the file no longer has its name, since it was removed, moved or replaced. Answers
-  // so far are where it was moved to, or in a copy beside it that the message names.
+  // Throws Error{io} when the file was removed, moved or replaced. The answers so far are in the moved file,
+  // or in a copy beside it that the message names.
   void check_place();
-  // Of the lines that were put, so many wait for an earlier place.
+  // How many lines wait for an earlier place.
   int64_t n_held() const { return std::ssize(held_); }
 
  private:
@@ -108,38 +108,38 @@ class BatchOutput {
   bool is_ordered_;
   OwnedFd file_;
   int fd_ = STDOUT_FILENO;
-  bool is_regular_ = false;           // and named, so that it is read and locked
-  std::map<LineDigest, bool> known_;  // whether it failed
+  bool is_regular_ = false;           // the path is a regular file, which is read and locked
+  std::map<LineDigest, bool> known_;  // true: the line failed
   int64_t next_place_ = 0;
   std::map<int64_t, std::string> held_;
 };
 
-// {"id", "custom_id", "response", "error"}: the line of an answer, whose body is JSON already, and of a
-// failure.
+// {"id", "custom_id", "response", "error"}: the line of an answer or of a failure. `body`: JSON.
 std::string answer_line(const BatchItem& item, std::string_view body);
 std::string failure_line(const BatchItem& item, const Error& error);
 
-// The prompt of a line's request. Throws Error for one that cannot be made.
+// The prompt of a line's request. Throws Error when it cannot be made.
 Prompt prompt_of(const BatchRequest& request, const Tokenizer& tokenizer);
 
-// The items that are being answered. Which of them run, and which wait for room, is the engine's business.
+// The items that are being answered. The engine decides which of them run and which wait for room.
 class BatchRunner {
  public:
   using Write = std::function<std::string(const BatchItem& item)>;  // the text of an answer
-  // All must outlive the object. At most so many items at a time.
+  // The arguments must outlive the object.
   BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer, Write write,
               Listener* watcher = nullptr);
   ~BatchRunner() { leave(); }
 
   bool has_room() const { return n_running() < n_at_a_time_; }
   int64_t n_running() const { return std::ssize(running_); }
-  TokenCounts counts() const;  // of those that run, so far
+  TokenCounts counts() const;  // of the running items so far
 
-  // One more begins. What goes wrong with it, turn() tells. Throws std::bad_alloc, and `item` is as it was.
+  // Begins an item; turn() returns its errors with it. Throws std::bad_alloc, and then leaves `item` as it
+  // was.
   void begin(BatchItem&& item);
-  // Goes a step further. Returns those that are done. Throws what ends all of them.
+  // Runs a step. Returns the items that are done. Throws an error that ends all of them.
   std::vector<std::unique_ptr<BatchItem>> turn();
-  // Forgets those that run.
+  // Drops the running items.
   void leave();
 
  private:
@@ -153,12 +153,12 @@ class BatchRunner {
   std::vector<std::unique_ptr<BatchItem>> running_;
 };
 
-// How far a batch is.
+// The progress of a batch.
 struct BatchTally {
   int64_t n_answered = 0, n_failed = 0;                // in this run
-  int64_t n_answered_before = 0, n_failed_before = 0;  // in earlier ones: passed over
+  int64_t n_answered_before = 0, n_failed_before = 0;  // in earlier runs, and skipped in this one
   int64_t n_running = 0;
-  std::optional<int64_t> n_waiting;  // nothing: not known before they are read
+  std::optional<int64_t> n_waiting;  // nothing: unknown before all are read
   struct Failures {
     int64_t n = 0;
     std::string first;  // which line, and why

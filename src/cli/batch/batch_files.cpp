@@ -1,5 +1,5 @@
-// The two files of a batch. An answer is known by how its line begins and ends, without reading it as JSON:
-// answers may be long.
+// The two files of a batch. An answer's line is recognised by its beginning and its end, without parsing the
+// JSON, since answers may be long.
 #include "cli/batch/batch.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace dsv32 {
 namespace {
 
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
-// How a line begins, goes on behind the digest, and ends when nothing went wrong.
+// A line of the output: its beginning, the text behind the digest, and its end if it has no error.
 constexpr std::string_view kLineBegin = "{\"id\":\"batch_req_",
                            kAfterId = "\",\"custom_id\":", kNoError = ",\"error\":null}";
 
@@ -31,7 +31,7 @@ bool is_regular(int fd) {
   return fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-// Of a regular file, whose place to read is left as it is.
+// The lines of a regular file from its offset on, which stays where it is; nothing for other files.
 std::optional<int64_t> count_lines(int fd) {
   const off_t begin = lseek(fd, 0, SEEK_CUR);
   if (!is_regular(fd) || begin < 0) return {};
@@ -47,7 +47,7 @@ std::optional<int64_t> count_lines(int fd) {
   }
 }
 
-// The digest of an answer's line; nothing when it is none.
+// The digest in an answer's line; nothing for other lines.
 std::optional<LineDigest> digest_in(std::string_view line) {
   constexpr size_t kDigits = 2 * sizeof(LineDigest);
   if (!line.starts_with(kLineBegin) || !line.ends_with('}')) return {};
@@ -61,7 +61,7 @@ const char* code_of(int status) {
   return status == 400 ? "invalid_request" : status == 413 ? "context_length_exceeded" : "server_error";
 }
 
-// Everything but the body, which is put in where null stands.
+// The object of a line, with null in place of the body.
 Json envelope(const BatchItem& item, int status) {
   return {{"id", "batch_req_" + item.digest_text()},
           {"custom_id", item.id ? Json(*item.id) : Json(nullptr)},
@@ -118,7 +118,7 @@ LineReader::Result BatchInput::next(BatchItem& item, LineMaker& maker, int wait_
   return LineReader::Result::line;
 }
 
-// Of files, the next one's name.
+// For files with one prompt each, the line's text is the next file's name.
 LineReader::Result BatchInput::next_line(LineReader::Line& line, int wait_ms) {
   if (!lines_) {
     if (n_read_ == n_lines_) return LineReader::Result::end;
@@ -158,7 +158,7 @@ BatchOutput::BatchOutput(const std::string& path, const BatchOptions& options,
     fail(ErrorKind::usage, format("%s is both input and output, expected two files", visible(path_).c_str()));
   is_regular_ = path != "-" && is_file;
   if (!is_regular_) return;
-  for (lock(fd_); !is_in_place(fd_); lock(fd_)) open_file();  // another process has put a new file there
+  for (lock(fd_); !is_in_place(fd_); lock(fd_)) open_file();  // another process has replaced the file
   const uint64_t n_whole = each_answer(
       fd_, [&](const LineDigest& digest, bool has_failed, const auto&) { known_[digest] = has_failed; });
   if (ftruncate(fd_, static_cast<off_t>(n_whole)) != 0) fail_file("repair", path_);
@@ -184,7 +184,7 @@ void BatchOutput::lock(int fd) {
   if (result != 0) errno = -result, fail_file("lock", path_);
 }
 
-// A folder that cannot be looked into just now does not say that the file has left it.
+// When the folder cannot be read at the moment, the file counts as in place.
 bool BatchOutput::is_in_place(int fd) const {
   struct stat named {
   }, opened{};
@@ -204,7 +204,8 @@ void BatchOutput::check_place() {
   const OwnedFd lost = std::move(file_);
   std::string kept = path_ + ".kept-XXXXXX";
   take(OwnedFd(real_file_system(), mkostemp(kept.data(), O_CLOEXEC)), "open a file beside");
-  [[maybe_unused]] const int failed = fchmod(fd_, info.st_mode & 07777);  // then it is for this user alone
+  [[maybe_unused]] const int failed =
+      fchmod(fd_, info.st_mode & 07777);  // on failure the file stays this user's alone
   std::string block(1 << 20, '\0');
   for (off_t at = 0; at < info.st_size;) {
     const ssize_t n_read = pread(lost.get(), block.data(), block.size(), at);
@@ -216,7 +217,7 @@ void BatchOutput::check_place() {
        name + " was removed or replaced while answers went to it; those so far are in " + visible(kept));
 }
 
-// Of the whole lines. Returns where the last of them ends.
+// Calls `take` for each whole line. Returns where the last of them ends.
 uint64_t BatchOutput::each_answer(int fd, const Take& take) const {
   LineReader reader(fd, path_, SIZE_MAX);
   LineReader::Line line;
@@ -236,7 +237,7 @@ uint64_t BatchOutput::each_answer(int fd, const Take& take) const {
   return n_whole;
 }
 
-// By a new file in the place of this one: a process that is killed leaves the one or the other.
+// Replaces the file by a new one without the failed lines: a kill leaves either the old file or the new one.
 void BatchOutput::drop_failed() {
   if (std::erase_if(known_, [](const auto& known) { return known.second; }) == 0) return;
   std::error_code error;
@@ -267,7 +268,7 @@ void BatchOutput::put(int64_t place, std::string text) {
   }
 }
 
-// A full disk may end a write half-way: what it took is taken back.
+// A full disk may end a write half-way: the written part is then cut off again.
 void BatchOutput::write(std::string_view text) {
   if (fd_ == STDOUT_FILENO) return write_out(text);
   const off_t begin = is_regular_ ? lseek(fd_, 0, SEEK_END) : 0;

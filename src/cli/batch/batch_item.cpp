@@ -16,9 +16,9 @@ namespace {
 constexpr int kLineDepth = 64;    // of nested JSON
 constexpr size_t kMostTold = 32;  // unknown names
 
-// Fields that other programs know of a request, that would change its answer, and that are not supported
-// here: those of OpenAI's interface and of the servers of vLLM, SGLang, llama.cpp, ollama and TGI. Each with
-// the values that change nothing; null is always one.
+// Fields of requests to other programs that would change the answer and are not supported here: those of
+// OpenAI's interface and of the servers of vLLM, SGLang, llama.cpp, ollama and TGI. Each has its list of
+// values that change nothing; null never does.
 const ReadJson& foreign() {
   static const ReadJson parsed = ReadJson::parse(R"({
   "stream": [false], "n": [1], "n_cmpl": [1], "best_of": [1], "use_beam_search": [false], "num_beams": [1],
@@ -65,7 +65,7 @@ const ReadJson& foreign() {
   return parsed;
 }
 
-// The first of them that has a value that changes something.
+// Refuses the first of these fields whose value would change the answer.
 void refuse_foreign(JsonFields& fields) {
   for (const auto& row : foreign().items()) {
     const ReadJson* value = fields.find(row.key());
@@ -79,7 +79,7 @@ void tell_unknown(const JsonFields& fields, const LineMaker::Tell& tell) {
   for (const std::string& name : fields.unknown()) tell(name);
 }
 
-// A text, or a list of parts that are texts.
+// A message's content: a text, or a list of parts that are texts.
 std::string content_of(JsonFields& message, const LineMaker::Tell& tell) {
   const ReadJson* content = message.find("content");
   if (!content) return {};
@@ -97,7 +97,7 @@ std::string content_of(JsonFields& message, const LineMaker::Tell& tell) {
   return text;
 }
 
-// Also what is not supported in a message: tools, and more than text.
+// A message's role. Also refuses tools, images and audio, which are not supported.
 Message::Role parse_role(JsonFields& message) {
   for (const char* key : {"tool_calls", "function_call", "images", "audio"})
     if (const ReadJson* calls = message.find(key); calls && !calls->empty())
@@ -140,7 +140,7 @@ std::vector<std::string> parse_stops(const ReadJson& stop) {
   return stops;
 }
 
-// true and top_logprobs, or their number.
+// "logprobs" is true, with "top_logprobs" beside it, or the number itself.
 void read_logprobs(JsonFields& body, int64_t& n_top) {
   const ReadJson* logprobs = body.find("logprobs");
   const std::optional<int64_t> n_asked = body.integer("top_logprobs", 0, kMostTopLogprobs);
@@ -152,7 +152,7 @@ void read_logprobs(JsonFields& body, int64_t& n_top) {
   if (n_asked.value_or(0) > 0 && n_top < 0) fail(ErrorKind::usage, "top_logprobs is given without logprobs");
 }
 
-// true, false, or as DeepSeek's own service has it {"type": "enabled"}, with a limit.
+// true, false, or in the form of DeepSeek's own service {"type": "enabled"}, with a limit.
 std::optional<bool> read_thinking_field(JsonFields& body, int64_t& max_thinking,
                                         const LineMaker::Tell& tell) {
   const ReadJson* asked = body.find("thinking");
@@ -169,7 +169,7 @@ std::optional<bool> read_thinking_field(JsonFields& body, int64_t& max_thinking,
   return type == "enabled";
 }
 
-// Whether to think: asked in several places, which must agree.
+// Whether to think. Several fields may say so, and must agree.
 void read_thinking(JsonFields& body, GenerationOptions& options, const LineMaker::Tell& tell) {
   std::string asker;
   std::optional<bool> asked;
@@ -182,7 +182,7 @@ void read_thinking(JsonFields& body, GenerationOptions& options, const LineMaker
   const std::optional<std::string> effort = body.text("reasoning_effort");
   note("thinking", read_thinking_field(body, options.max_thinking, tell));
   note("enable_thinking", body.truth("enable_thinking"));
-  if (const ReadJson* kwargs = body.find("chat_template_kwargs")) {  // of them, those that this format has
+  if (const ReadJson* kwargs = body.find("chat_template_kwargs")) {  // only those of this chat format
     JsonFields fields(*kwargs, "chat_template_kwargs", "chat_template_kwargs.");
     refuse_foreign(fields);
     for (const char* key : {"thinking", "enable_thinking"}) note(fields.name_of(key), fields.truth(key));
@@ -191,7 +191,7 @@ void read_thinking(JsonFields& body, GenerationOptions& options, const LineMaker
   options.thinking = asked.value_or(effort ? *effort != "none" : options.thinking);
 }
 
-// -1 is one at random, as elsewhere.
+// -1 asks for a random seed, as elsewhere.
 void read_seed(JsonFields& body, BatchRequest& request) {
   const ReadJson* asked = body.find("seed");
   request.has_random_seed = asked && !asked->is_number_unsigned() && *asked == -1;
@@ -299,7 +299,7 @@ void add_value(Sha256& hash, const std::vector<std::string>& texts) {
   for (const std::string& text : texts) hash.add_field(text);
 }
 
-// In the order that digests have always had; options that are new to the list follow.
+// In a fixed order, so that digests stay the same; options that are added to the list follow.
 void add_options(Sha256& hash, const BatchRequest& request) {
   constexpr std::string_view kFirst[] = {"temperature", "top_p",        "min_p",      "top_k",
                                          "seed",        "max_tokens",   "max_answer", "max_thinking",
@@ -318,7 +318,7 @@ void add_options(Sha256& hash, const BatchRequest& request) {
   }
 }
 
-// Of what is asked and one more text.
+// A hash of the request's hash and one more text.
 Hash256 hash_of(const Hash256& request, std::string_view purpose, const std::string& text) {
   Sha256 hash;
   hash.add(request.data(), request.size());
@@ -358,7 +358,7 @@ Error at_line(int64_t number, const Error& error) {
 
 BatchItem LineMaker::from_json(int64_t number, std::string_view json) {
   std::optional<std::string> id;
-  bool is_named = false;  // by its id or its number
+  bool is_named = false;  // the line's own id, or the lack of one, has been read
   try {
     const ReadJson root = parse_outside_json(json, kLineDepth);
     JsonFields line(root, "the line");
