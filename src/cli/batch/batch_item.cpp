@@ -18,7 +18,7 @@ constexpr size_t kMostTold = 32;  // unknown names
 
 // Fields of requests to other programs that would change the answer and are not supported here: those of
 // OpenAI's interface and of the servers of vLLM, SGLang, llama.cpp, ollama and TGI. Each has its list of
-// values that change nothing; null never does.
+// values that change nothing; null is always allowed.
 const ReadJson& foreign() {
   static const ReadJson parsed = ReadJson::parse(R"({
   "stream": [false], "n": [1], "n_cmpl": [1], "best_of": [1], "use_beam_search": [false], "num_beams": [1],
