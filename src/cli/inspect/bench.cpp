@@ -1,10 +1,10 @@
-// `dsv32 bench`: at each frontier the newest interval alone is timed: some prefill that begins there, then
-// decode steps behind it. Speed is shown beside its ceiling: the bytes of weights that a decode step reads,
-// as a share of what the device moves when it adds one large array to another, measured in the same run.
+// `dsv32 bench` times at each frontier a prefill that begins there, and decode steps behind it. It shows the
+// bytes of weights that decode reads a second, and their share of the ceiling: the bytes a second that the
+// device moves when it adds one large array to another, measured in the same run.
 //
-// `dsv32 bench batch`: of each length how many sequences fit with every row resident and how many with top-k
-// buffers, then the steps of batches of these sizes, or of those asked for. A residency of a length has one
-// engine.
+// `dsv32 bench batch` shows for each length how many sequences fit with every row resident and how many with
+// top-k buffers, then times steps of batches of these sizes, or of those of --sequences. Each residency of
+// each length has its own engine.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -32,7 +32,7 @@ struct Frontier {
 
 struct Measured {
   const char* backend;
-  uint64_t n_weight_bytes;  // of a token
+  uint64_t n_weight_bytes;  // read for a token
   double memory_gbps;
   double row_bytes;
   int64_t n_decode;
@@ -43,7 +43,7 @@ struct Measured {
   }
 };
 
-// Bytes a second that the device moves at y += x over arrays that no cache holds: two reads and a write.
+// GB a second that the device moves for y += x, two reads and a write, over arrays too large for its caches.
 double memory_gbps(Backend& backend) {
   const auto n_fitting =
       static_cast<int64_t>(backend.memory_info(Place::device).n_bytes_free / 4 / sizeof(float));
@@ -120,7 +120,7 @@ Json to_json(const Measured& measured) {
 
 constexpr int64_t kBufferRows = 4096;
 
-// Sequences of one length, their rows in one residency: how many fit, and batches of them.
+// Sequences of one length with one number of buffer rows: how many fit, and the batches that were timed.
 struct Residency {
   int64_t context = 0;
   int64_t buffer_rows = kEveryRow;
@@ -173,7 +173,7 @@ class BatchBench {
     return largest_batch(model_.args(), engine_options(at), machine);
   }
 
-  // Forced choices need a place beside the plan.
+  // How many sequences fit when the forced choices have their memory.
   int64_t n_measurable(const Residency& at) const {
     if (options_.bench.locality == Locality{}) return at.n_fitting;
     Machine machine = machine_;
@@ -181,7 +181,8 @@ class BatchBench {
     return n_fitting(at, machine);
   }
 
-  // The sizes asked for that fit; else those that fill each residency of this length.
+  // The sizes of --sequences, else the largest batch of each residency of this length; of these the ones that
+  // fit.
   std::vector<int64_t> sizes(const Residency& at) const {
     std::vector<int64_t> sizes = options_.bench.sequences;
     if (sizes.empty())
@@ -277,7 +278,7 @@ int bench_model_command(const Options& options) {
   Measured measured{engine->backend_name(), engine->plan().n_bytes_read(), ceiling,
                     static_cast<double>(engine->plan().cache.layout.row_bytes()), bench.n_decode};
   const auto session = std::make_unique<ByHand>(*engine);
-  Rng rng(1);  // what a process does once is done first: memory is there and pinned, kernels are loaded
+  Rng rng(1);  // an untimed prompt first, after which memory is there and pinned, and kernels are loaded
   session->sync(random_tokens(n_prompt, engine->args().vocab_size, rng));
   for (const int64_t context : contexts)
     measured.frontiers.push_back(measure(*engine, session, bench, n_prompt, context));

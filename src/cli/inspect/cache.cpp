@@ -24,7 +24,7 @@ std::string directory_of(const Options& options) {
   return directory;
 }
 
-// Null when there is no such folder. Looking at the cache evicts nothing.
+// Opens the cache with limits that evict nothing. Null when there is no such folder.
 std::unique_ptr<CacheDirectory> open_cache(const Options& options) {
   const std::string directory = directory_of(options);
   std::error_code error;
@@ -43,7 +43,7 @@ std::unique_ptr<CacheDirectory> open_cache(const Options& options) {
   return cache;
 }
 
-// What is known of a model beside its fingerprint.
+// The model's name; "?" when it is unknown.
 std::string name_of(const CachedModel& model) { return model.path.empty() ? "?" : model_name(model.path); }
 
 std::string age_of(uint64_t last_use) { return time_ago(static_cast<int64_t>(last_use / 1000), now_ms()); }
@@ -75,7 +75,7 @@ void list(const Options& options, CacheDirectory* cache) {
   write_out(options.json ? json.dump() + "\n" : text);
 }
 
-// Those whose fingerprint begins with the word, or whose name it is a part of; all without a word. The
+// The models whose fingerprint begins with the word, or whose name contains it; without a word all. The
 // largest first.
 std::vector<CachedModel> models_meant(const Options& options, CacheDirectory* cache) {
   std::vector<CachedModel> models = cache ? list_models(*cache) : std::vector<CachedModel>{};
@@ -92,14 +92,14 @@ std::vector<CachedModel> models_meant(const Options& options, CacheDirectory* ca
   return models;
 }
 
-// Null when the model is not where it was, or can no longer be read.
+// Null when the model's file was moved or cannot be read.
 std::unique_ptr<Tokenizer> tokenizer_of(const CachedModel& model) try {
   return model.path.empty() ? nullptr : load_tokenizer(GgufFile(model.path));
 } catch (const Error&) {
   return nullptr;
 }
 
-// Where the segment begins, in words.
+// The segment's first tokens as text.
 std::string first_words(const std::vector<int32_t>& tokens, const Tokenizer* tokenizer) {
   constexpr size_t kMostTokens = 32;
   std::string text;
@@ -161,7 +161,7 @@ int verify(const Options& options, CacheDirectory* cache) {
   return found.damaged.empty() && found.n_unreadable == 0 ? 0 : 1;
 }
 
-// 1 when segments are left that were to go.
+// Removes segments until max_bytes are left. Returns 1 when some could not be removed.
 int shrink(const Options& options, CacheDirectory* cache, uint64_t max_bytes) {
   const Pruned pruned = cache ? prune(*cache, max_bytes) : Pruned{.n_bytes = 0, .is_done = true};
   const uint64_t n_left = cache ? cache->used_bytes() : 0;

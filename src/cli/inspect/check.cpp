@@ -1,4 +1,4 @@
-// `dsv32 check`. A comparison's line is printed as soon as it is known, the object of --json at the end.
+// `dsv32 check`. Each comparison prints its line at once; the object of --json is printed at the end.
 //
 // The built-in prompt is repeated until the buffer cannot hold it: a shorter one would compare nothing.
 #include <algorithm>
@@ -18,9 +18,9 @@ using Tokens = std::span<const int32_t>;
 
 constexpr int64_t kMostTokens = 4096;  // without -c
 constexpr int64_t kPastBuffer = 256;   // tokens of the built-in prompt beyond the buffer's rows
-// Share of rows with the same likeliest token. Where products are rounded apart, near ties of experts and
-// rows fall either way: a trained model keeps nearly all of its tokens, random weights some two thirds, a
-// mistake in the mathematics hardly one in a hundred.
+// Least share of positions with the same likeliest token. Different rounding decides near ties of experts and
+// rows differently: with a trained model nearly all positions keep their token, with random weights some two
+// thirds, with a mistake in the mathematics hardly one in a hundred.
 constexpr double kLeastSameChoice = 0.5;
 
 constexpr const char* kText =
@@ -64,7 +64,8 @@ class Report {
   Json checks_ = Json::array();
 };
 
-// `options` name the backend. topk_buffer: rows of the small buffer; nothing when the model has no indexer.
+// `options`: with the backend's name, and in topk_buffer the rows of the small buffer; nothing when the model
+// has no indexer.
 void check_buffer(Report& report, const GgufFile& file, const EngineOptions& options, Tokens tokens) {
   const std::string what = options.backend + ", top-k buffer against full residency";
   if (!options.topk_buffer) return report.skip(what, "the model has no indexer");
@@ -88,7 +89,7 @@ void check_buffer(Report& report, const GgufFile& file, const EngineOptions& opt
               {"first_unequal_pos", found.first_unequal_pos}});
 }
 
-// `options` name the backend.
+// `options`: with the backend's name.
 void check_cuts(Report& report, const GgufFile& file, EngineOptions options, Tokens tokens) {
   options.topk_buffer = kEveryRow;
   Engine engine(file, options);
@@ -133,8 +134,8 @@ void check_against_cpu(Report& report, const GgufFile& file, EngineOptions optio
        {"stage_deviation", found.stage_deviation}});
 }
 
-// Why there is no GPU to check; empty when there is one. Throws Error{usage} or Error{device} for --backend
-// cuda then.
+// Why there is no GPU to check; empty when there is one. Throws Error{usage} or Error{device} when --backend
+// cuda is given and there is none.
 std::string absence_of_cuda(const EngineOptions& options) {
   const std::string found = make_backends(options, [](const Backends&) { return true; }).front()->name();
   if (found == "cuda") return {};
@@ -143,7 +144,7 @@ std::string absence_of_cuda(const EngineOptions& options) {
   return why.empty() ? "not in this build" : why;
 }
 
-// At most `n_most`; the built-in text is repeated until it has `n_least`.
+// The prompt's tokens, at most `n_most`; the built-in text is repeated until it has `n_least`.
 std::vector<int32_t> prompt_tokens(const Options& options, const GgufFile& file, size_t n_least,
                                    size_t n_most) {
   const bool is_given = options.prompt || !options.words.empty() || !options.files.empty();
@@ -168,7 +169,7 @@ int check_command(const Options& options) {
   engine.model_path = file.path();
   engine.context = options.engine.context.value_or(std::min(kMostTokens, args.max_seq_len));
   if (!engine.topk_buffer && args.has_indexer()) engine.topk_buffer = args.index_topk;
-  make_plan(args, engine, {});  // the flags fit the model
+  make_plan(args, engine, {});  // throws unless the flags fit the model
   const int64_t n_least = options.engine.context.value_or(engine.topk_buffer.value_or(0) + kPastBuffer);
   const std::vector<int32_t> tokens =
       prompt_tokens(options, file, static_cast<size_t>(n_least), static_cast<size_t>(*engine.context));

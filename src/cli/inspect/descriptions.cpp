@@ -1,7 +1,8 @@
-// `dsv32 completion` and `dsv32 config`: what the tables of commands and flags say to a shell, to man, and to
-// a person who wants to know what holds.
+// `dsv32 completion` and `dsv32 config`: the tables of commands and flags, written for a shell, for man, and
+// for a person who asks which values hold.
 //
-// The shells' scripts ask `dsv32 completion next -- WORDS...` what may stand in the last word's place.
+// The shells' scripts call `dsv32 completion next -- WORDS...` for the possible words in place of the last
+// one.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -23,8 +24,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// What may stand in a place, as the scripts read it: the first line is "files" where files may too, else
-// "words"; each other one is a word and, behind a tab, what it is.
+// Possible words in the scripts' form: the first line is "files" where names of files are possible too, else
+// "words"; each other line is a word and, behind a tab, its description.
 struct Offers {
   std::string text = "words\n";
 
@@ -37,13 +38,13 @@ struct Offers {
   void add_files() { text.replace(0, 5, "files"); }
 };
 
-// Without what stands in brackets or behind a semicolon.
+// The flag's help up to the first bracket or semicolon.
 std::string short_text(const Flag& flag) {
   const std::string text = flag.about;
   return text.substr(0, std::min(text.find("; "), text.find(" (")));
 }
 
-// "run" of "run", "inspect" of "inspect plan".
+// The first words of commands, each once: "run" of "run", "inspect" of "inspect plan".
 Words first_words() {
   Words words;
   for (const CommandRow& row : commands())
@@ -65,7 +66,7 @@ void add_values(Offers& offers, const Flag& flag) {
   if (name == "model" || value == "FILE" || value == "DIR") offers.add_files();
 }
 
-// Of words that are no flags.
+// Adds the possible words that are no flags.
 void add_words(Offers& offers, const CommandRow& row) {
   const std::string usage = row.usage;
   if (usage.find("NAME") != usage.npos)
@@ -78,7 +79,7 @@ void add_words(Offers& offers, const CommandRow& row) {
     offers.add_files();
 }
 
-// The flag whose value is the last word. Bash parts words at "=". Null: the last word is no value.
+// The flag whose value is the last word. Bash splits words at "=". Null: the last word is no flag's value.
 const Flag* flag_before(const Flags& flags, const Words& line) {
   const size_t n = line.size();
   const bool is_behind = line[n - 2] == "=" && n > 2;
@@ -158,7 +159,7 @@ constexpr Entry kFiles[] = {
     {"$XDG_RUNTIME_DIR/dsv32", "Sockets and logs of warm processes."},
 };
 
-// Hyphens that are typed, and no line that looks like a request.
+// Escapes a text for roff: hyphens stay as typed, and no line looks like a request.
 std::string roff(std::string text) {
   text = replaced(replaced(text, "\\", "\\e"), "-", "\\-");
   return text.starts_with('.') || text.starts_with('\'') ? "\\&" + text : text;
@@ -175,7 +176,7 @@ std::string section_of(const char* heading, std::span<const Entry> entries) {
   return text;
 }
 
-// A flag is described once, with the commands that take it so.
+// Describes each row of the table once, with the commands that take it.
 std::string flag_section() {
   std::string text = ".SH FLAGS\n";
   for (const Flag& flag : flags()) {
@@ -226,7 +227,8 @@ std::string model_row(const std::string& set, const std::string& set_where) {
   }
 }
 
-// That file, for what it recommends to a command that draws; null where there is none.
+// Opens that file for its recommended sampling values. Null when the command does not sample, or there is no
+// file.
 std::unique_ptr<GgufFile> open_model(Command command, const std::vector<GivenFlag>& settings) {
   if (!find_flag(flags_of(command), "temp")) return nullptr;
   Options none;
@@ -239,7 +241,7 @@ std::unique_ptr<GgufFile> open_model(Command command, const std::vector<GivenFla
   }
 }
 
-// What holds for the flag, and from where.
+// The flag's value or values, and their sources.
 std::string rows_of(const Flag& flag, const std::vector<GivenFlag>& settings, const GgufFile* model) {
   std::string rows, value, where;
   for (const GivenFlag& setting : settings) {

@@ -1,6 +1,6 @@
-// `dsv32 inspect model`, `tokens`, `prompt` and `logits`. Names from the file are escaped, for a terminal and
-// in a pipe alike, but for the two contracts that other programs read byte by byte: token ids, and the
-// rendered prompt in a pipe.
+// `dsv32 inspect model`, `tokens`, `prompt` and `logits`. Names from the file are escaped, at a terminal and
+// in a pipe. Token ids and, in a pipe, the rendered prompt are exact, since other programs read them byte by
+// byte.
 #include "cli/inspect/inspect.h"
 
 #include <algorithm>
@@ -80,7 +80,7 @@ std::unique_ptr<Tokenizer> find_tokenizer(const Options& options) {
   return tokenizer;
 }
 
-// As the sampler does, of rows of `vocab_size`.
+// Throws as the sampler does when a logit is not finite. `logits`: rows of `vocab_size`.
 void check_finite(const std::vector<float>& logits, int64_t vocab_size) {
   const auto found = std::ranges::find_if_not(logits, [](float value) { return std::isfinite(value); });
   if (found == logits.end()) return;
@@ -139,7 +139,7 @@ std::vector<int32_t> parse_token_list(std::string_view text, int64_t vocab_size)
   return ids;
 }
 
-// A step at a time, so that only one step's logits are in memory.
+// Computes and writes a step at a time, so that only one step's logits are in memory.
 int inspect_logits(const Options& options) {
   const std::string& list = options.token_list;
   const std::string text = list.starts_with("@") ? read_input(list.substr(1), options) : list;

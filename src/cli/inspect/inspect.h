@@ -1,5 +1,5 @@
-// The commands that look at a model, its logits, the machine, and the cache on disk, those that measure, and
-// those that tell what the program takes.
+// The commands that show a model, its logits, the machine and the cache on disk, that measure, and that
+// describe commands, flags and settings.
 //
 // Each returns the exit code and throws Error.
 #pragma once
@@ -21,43 +21,45 @@
 
 namespace dsv32 {
 
-// What a model file holds, what a context costs, how text becomes tokens: headers and vocabulary are read.
+// Show a model file, a plan, the tokens of a text, the prompt. They read only headers and vocabulary.
 int inspect_model(const Options& options);
 int inspect_plan(const Options& options);
 int inspect_tokens(const Options& options);
 int inspect_prompt(const Options& options);
 
-// The logits of every token of a prompt, for comparison with other programs: float32 [n_tokens, vocab_size],
-// row-major, little-endian, in a file that appears only when it is whole. Throws Error{model} for logits that
-// are no numbers.
+// Writes the logits of every token of a prompt, for comparison with other programs: float32
+// [n_tokens, vocab_size], row-major, little-endian, in a file that appears only when complete. Throws
+// Error{model} for logits that are not finite.
 int inspect_logits(const Options& options);
 
 // "1,2 3" -> {1, 2, 3}: decimal ids with commas or white space between them. Throws Error{usage} for anything
 // else, for ids outside [0, vocab_size), and for none at all.
 std::vector<int32_t> parse_token_list(std::string_view text, int64_t vocab_size);
 
-// Whether this machine computes a model as it should, without any other program. Decode with a small top-k
-// buffer must give the bits of decode with every row resident, and a prompt the same bits however it is cut,
-// on each backend. A GPU's logits must be near those of the CPU, which is the oracle; where they first leave
-// it is told by position, layer and stage. 1: a comparison failed.
+// Checks, without any other program, whether this machine computes a model correctly. On each backend decode
+// with a small top-k buffer must give the same bits as decode with every row resident, and a prompt the same
+// bits however it is cut into chunks. A GPU's logits must be near the CPU's, which are the reference; the
+// first large deviation is shown by position, layer and stage of the layer. 1: a comparison failed.
 int check_command(const Options& options);
 
-// What is kept on disk, whether it is whole, and how it is made smaller; no model is opened. A folder that is
-// not there is an empty cache, and stays away. 1: verify found damage, or not all went that was to go.
+// Lists, shows, verifies and shrinks the cache on disk, without loading a model. A missing folder is an empty
+// cache, and is not made. 1: verify found damage, or prune or clear could not remove enough.
 int cache_command(const Options& options);
 
-// Prefill and decode at context frontiers, for a model file or for synthetic weights of any shape.
+// Times prefill and decode at context frontiers, for a model file or for synthetic weights of any shape.
 int bench_model_command(const Options& options);
-// How many sequences of given lengths a machine holds, and how fast they decode together.
+// Measures how many sequences of given lengths fit on the machine, and how fast they decode together.
 int bench_batch_command(const Options& options);
 
-// Scripts for bash, zsh and fish, and the manual page. Throws Error{usage} for another.
+// Writes the script for bash, zsh or fish, or the manual page. Throws Error{usage} for any other word.
 int completion_command(const Options& options);
-// What may stand in the place of the last of these words, as the scripts read it; the first is a command's.
+// The possible words in place of the line's last word, in the scripts' form. The line begins with the
+// command.
 std::string offers_for(const std::vector<std::string>& line);
-std::string manual_page();  // dsv32(1), for man, in its macros
+std::string manual_page();  // dsv32(1), in man's macros
 
-// What holds when the command that the words name (none: run) is given no flags, and from where.
+// Shows the values that hold for a command without flags, and their sources. The words name the command;
+// without words it is run.
 int config_command(const Options& options);
 std::string config_text(const CommandRow& command);
 
@@ -74,7 +76,7 @@ class MeasuredModel {
   std::string name() const;              // for people
   uint64_t n_bytes_unused() const;       // in the file (MTP blocks)
   std::set<TensorType> formats() const;  // of its matrices
-  // What is free on the backends of these options, with nothing on them.
+  // The memory of the backends of these options, with nothing placed yet.
   Machine machine(const EngineOptions& options) const;
   // Throws as Engine does.
   std::unique_ptr<Engine> open(const EngineOptions& options) const;
@@ -86,37 +88,36 @@ class MeasuredModel {
   ModelBytes bytes_;
 };
 
-// n ids of the vocabulary.
+// n random ids of the vocabulary.
 std::vector<int32_t> random_tokens(int64_t n, int64_t vocab_size, Rng& rng);
 
-// n sessions that hold the same n_tokens random tokens, for steps behind them without hours of prefill. Their
-// keys are random, so that scores have a realistic spread, and the same in pages of each session's own;
-// latent rows, on which no operation's time depends, are zero. Throws as LatentCache::open() and reserve()
-// do.
+// n sessions that hold the same n_tokens random tokens, so that steps behind them need no hours of prefill.
+// The keys are random, for a realistic spread of scores; each session has its own pages with the same keys.
+// Rows are zero, since no operation's time depends on them. Throws as LatentCache::open() and reserve() do.
 std::vector<std::unique_ptr<ByHand>> fabricate_sessions(Engine& engine, int64_t n, int64_t n_tokens);
 
-// For models that have none. Token i is written " i". None of the n_vocab ids ends an answer.
+// A tokenizer for models without one. Token i is written " i". None of the n_vocab ids ends an answer.
 std::unique_ptr<Tokenizer> fabricate_tokenizer(int64_t n_vocab);
 
-// Choices with a chosen overlap from step to step, since random weights have none: of the rows that a token
-// of a layer selects, or of its experts, a share stays, the others change.
+// Forces which rows and experts each token of each layer chooses: a given share stays from step to step, the
+// others change. With random weights almost none would stay.
 class ForcedChoices {
  public:
-  // What they take of a device.
+  // The memory that forced choices take on a device.
   static uint64_t n_bytes(const ModelArgs& args, int64_t n_tokens);
 
-  // For steps of n_tokens, as long as the object lives; of rows [0, n_visible), and none of them are forced
-  // unless they are more than top-k. The engine must outlive it. Throws Error{memory}.
+  // Holds for steps of n_tokens, as long as the object lives. Rows are chosen of [0, n_visible), and are
+  // forced only if n_visible is more than top-k. The engine must outlive the object. Throws Error{memory}.
   ForcedChoices(Engine& engine, int64_t n_tokens, int64_t n_visible, const Locality& locality);
   ~ForcedChoices();
   ForcedChoices(const ForcedChoices&) = delete;
   ForcedChoices& operator=(const ForcedChoices&) = delete;
 
-  // Those of the next step. Waits until they are there.
+  // Makes the choices of the next step, and waits until they are on the devices.
   void next();
 
  private:
-  // Of some layers' tokens, on the device that has the layers.
+  // The choices for a stage's layers and their tokens, on the stage's device.
   struct Choices {
     Backend* backend;
     int64_t n_all;
@@ -134,14 +135,14 @@ class ForcedChoices {
 struct BatchTiming {
   int64_t n_sequences = 0;
   double step_seconds = 0;
-  double n_rows = 0, n_misses = 0;  // of a step, in all layers; no rows: none was looked up in a buffer
+  double n_rows = 0, n_misses = 0;  // of a step, in all layers; n_rows is 0 without top-k buffers
 };
 
-// Tokens by which time_batch() makes each sequence longer.
+// The number of tokens that time_batch() appends to each sequence.
 int64_t timed_tokens(int64_t n_decode);
 
-// Times n_decode steps of the loop in which each session appends a token behind the first n_tokens that it
-// holds, with choices of that locality. The context has room for one token more than all of this takes.
+// Times n_decode steps of the loop, in which each session appends a token behind the first n_tokens that it
+// holds, with forced choices of that locality. The context must have room for one token more than these.
 BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,
                        std::span<const std::unique_ptr<ByHand>> sessions, int64_t n_tokens, int64_t n_decode,
                        const Locality& locality);

@@ -1,5 +1,5 @@
-// `dsv32 inspect plan`: what would lie where, in bytes, on this machine or on one that is only described, and
-// what a decode token would read of each memory, and what speed that lets expect.
+// `dsv32 inspect plan`: the placement in bytes, on this machine or on the one that --on describes, the bytes
+// that a decode token would read from each memory, and the speed to expect.
 
 #include <algorithm>
 #include <cmath>
@@ -17,17 +17,18 @@
 namespace dsv32 {
 namespace {
 
-// What one H100 had taken before anything was placed: CUDA's own and the driver's reserve, the backend's
-// scratch memory and its library, and of the host its staging; and what a system keeps of the host.
+// Memory taken before anything is placed, measured with one H100: by CUDA and the driver's reserve; by the
+// backend's scratch memory and its library; by the backend's staging, on the host. And what the system keeps
+// of the host's memory.
 constexpr uint64_t kCudaBytes = uint64_t{1} << 30, kScratchBytes = uint64_t{261} << 20;
 constexpr uint64_t kStagingBytes = uint64_t{132} << 20, kSystemBytes = uint64_t{2} << 30;
 
-// Of a common NVMe disk, and of weights from the page cache to a GPU.
+// Bytes a second of a common NVMe disk, and of weights from the page cache to a GPU.
 constexpr double kDiskRate = 3e9, kCachedRate = 25e9;
 
-// What would be free there when backends of these limits have been made. Without GPUs the weights lie in the
-// host's memory, where their file would be mapped: they are taken from it here.
-// Throws Error{memory} when they do not fit.
+// The memory that would be free on the described machine once backends with these limits exist. Without GPUs
+// the file of weights would be mapped in host memory, so the weights are subtracted from it here. Throws
+// Error{memory} when they do not fit.
 Machine machine_of(const ImaginedMachine& imagined, const ModelBytes& bytes, const EngineOptions& options) {
   Machine machine{
       !imagined.gpus.empty(), bytes, {}, {imagined.host, less_bytes(imagined.host, kSystemBytes), 0}};
@@ -51,11 +52,11 @@ Machine machine_of(const ImaginedMachine& imagined, const ModelBytes& bytes, con
 struct Planned {
   Machine machine;
   MemoryPlan plan;
-  bool is_mapped = false;  // the weights, from a file: they need not fit into what the host has free
+  bool is_mapped = false;  // the weights are a mapped file, which need not fit in free host memory
   std::string machine_name = "this one";
   const char* backend = "";
   int n_threads = kServerThreads;
-  // What follows of these. Where the device is the host its items are the host's.
+  // Set by conclude(). On a machine without GPUs the device's items count as the host's.
   std::vector<int64_t> host_expert_layers = {};  // whose experts lie in host memory
   uint64_t n_host_bytes = 0, n_host_free = 0;
   bool is_beyond_memory = false;  // weights are read from the disk for each token
@@ -80,7 +81,7 @@ std::string ranges_text(const std::vector<int64_t>& numbers) {
   return text.empty() ? "none" : text;
 }
 
-// In units of ten, as files are sold.
+// In decimal units, as sizes of files are advertised.
 std::string decimal_size(uint64_t n_bytes) {
   const auto n = static_cast<double>(n_bytes);
   return n < 1e9 ? format("%.1f MB", n / 1e6) : format("%.1f GB", n / 1e9);
@@ -126,8 +127,8 @@ std::string host_text(const Planned& planned) {
   return text + items_text(plan.items(), Place::host);
 }
 
-// Decode reads rows over the link at most as often as it selects them; a prompt's step all experts that the
-// host keeps.
+// What steps read. Decode reads over the link at most the rows that it selects; a prompt's step reads over it
+// all experts that are in host memory.
 std::string traffic_text(const Planned& planned, const ModelArgs& args) {
   const MemoryPlan& plan = planned.plan;
   std::string text = "a decode token reads";
@@ -166,7 +167,7 @@ std::string rates_text(const PlanSpeed& speed, const Planned& planned) {
                        type_name(planned.machine.weights.format));
 }
 
-// The last lines: figures that are no promise, and the rates behind them.
+// The last lines: the expected speed, which is no promise, and the rates behind it.
 std::string speed_text(const Planned& planned) {
   const std::optional<PlanSpeed>& speed = planned.speed;
   if (planned.is_beyond_memory) return "expected speed: that of the disk\n";
@@ -185,14 +186,14 @@ std::string speed_text(const Planned& planned) {
   return text + rates_text(*speed, planned);
 }
 
-// "wide 40": of products in decode the kernel, and how many tokens share its reading of the weights at most.
+// "wide 40": the kernel of products in decode, and its width.
 std::string decode_cell(TensorType type, int n_tokens, KernelFamily family) {
   constexpr const char* kKernels[] = {"float_rows", "float_tiles", "rows", "columns", "wide"};
   const DecodeChoice choice = choose_decode(type, n_tokens, 0, family);
   return format("%s %d", kKernels[static_cast<size_t>(choice.kernel)], choice.width);
 }
 
-// What choose.h answers, of either family: a plan knows how much memory a GPU has, but not which GPU it is.
+// The choices of choose.h for both kernel families, since a plan knows a GPU's memory but not its kind.
 std::string kernels_text(const Planned& planned, const MeasuredModel& model) {
   constexpr int kSteps[] = {1, 8, 33};
   const ModelArgs& args = model.args();
@@ -280,7 +281,7 @@ Json to_json(const Planned& planned, const MeasuredModel& model) {
   return json;
 }
 
-// Says what follows of plan and machine.
+// Sets the fields that follow from plan and machine.
 void conclude(Planned& planned, const ModelArgs& args) {
   const MemoryPlan& plan = planned.plan;
   const Machine& machine = planned.machine;

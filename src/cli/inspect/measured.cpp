@@ -1,5 +1,5 @@
-// See inspect.h. A fabricated page's keys are a random piece of one long row of random values, which is much
-// faster than drawing each: the scales, drawn for each, make no two of them equal.
+// See inspect.h. A fabricated page's keys are a random piece of one long array of random values, which is
+// much faster than drawing each value. The scale of each key is drawn, so that no two keys are equal.
 #include "cli/inspect/inspect.h"
 
 #include <algorithm>
@@ -19,9 +19,9 @@ namespace dsv32 {
 namespace {
 
 constexpr int64_t kRealContext = 163840;  // DeepSeek-V3.2's own; a bench may go further
-constexpr int64_t kPagesTogether = 64;    // whose keys wait on the host
+constexpr int64_t kPagesTogether = 64;    // pages whose keys are made at a time
 constexpr uint8_t kScaleOfOne = 127;      // ue8m0
-constexpr int64_t kUntimed = 3;           // steps that record the step and fill the buffers
+constexpr int64_t kUntimed = 3;           // steps that record the CUDA graph and fill the buffers
 
 class RandomKeys {
  public:
@@ -32,7 +32,7 @@ class RandomKeys {
     for (const float value : floats_) e4m3_.push_back(f32_to_e4m3(value));
   }
 
-  // Of every layer, [n_layers, key_page_bytes].
+  // A page of keys of every layer, [n_layers, key_page_bytes].
   std::vector<uint8_t> page() {
     std::vector<uint8_t> bytes(static_cast<size_t>(plan_.n_layers * plan_.layout.key_page_bytes()));
     for (int64_t layer = 0; layer < plan_.n_layers; ++layer)
@@ -62,7 +62,8 @@ class RandomKeys {
   std::vector<uint8_t> e4m3_;  // the same
 };
 
-// Of [0, n_all) those that are chosen next: each of `chosen` stays with the probability `locality`.
+// The next choices: each of `chosen` stays with the probability `locality`, else another of [0, n_all)
+// replaces it.
 void change(std::vector<int32_t>& chosen, int64_t n_all, double locality, Rng& rng) {
   std::vector<bool> is_taken(static_cast<size_t>(n_all));
   for (const int32_t choice : chosen) is_taken[static_cast<size_t>(choice)] = true;
@@ -76,7 +77,7 @@ void change(std::vector<int32_t>& chosen, int64_t n_all, double locality, Rng& r
   std::ranges::sort(chosen);
 }
 
-// A request on each session, from its admission to its last timed token, and the loop's steps.
+// One request on each session, from its admission to its last timed token, and the loop's steps.
 class TimedSteps {
  public:
   TimedSteps(Engine& engine, const Tokenizer& tokenizer, std::span<const std::unique_ptr<ByHand>> sessions,
@@ -98,7 +99,7 @@ class TimedSteps {
     for (const int64_t number : numbers_) engine_.loop().drop(number);
   }
 
-  // Its seconds.
+  // Runs a step. Returns its seconds.
   double make() {
     forced_.next();
     const auto start = std::chrono::steady_clock::now();
@@ -106,7 +107,7 @@ class TimedSteps {
     return seconds_since(start);
   }
 
-  // Throws what ended a request, or Error{internal} when not each session has so many tokens.
+  // Throws the error that ended a request, or Error{internal} when a session does not have n_tokens.
   void check(int64_t n_tokens) {
     for (size_t i = 0; i < numbers_.size(); ++i) {
       if (engine_.loop().is_done(numbers_[i])) engine_.loop().take(numbers_[i]);
@@ -204,8 +205,8 @@ std::vector<std::unique_ptr<ByHand>> fabricate_sessions(Engine& engine, int64_t 
   return sessions;
 }
 
-// The kind with scores wants a token for each byte; these, and the one that ends answers, come after the ids
-// that the model can draw.
+// A vocabulary with scores needs a token for each byte. These, and the token that ends answers, come after
+// the ids that the model can sample.
 std::unique_ptr<Tokenizer> fabricate_tokenizer(int64_t n_vocab) {
   Vocabulary vocabulary;
   const auto add = [&](std::string name, TokenType type) {
@@ -247,7 +248,7 @@ ForcedChoices::~ForcedChoices() {
   for (size_t i = 0; i < engine_.plan().stages.size(); ++i) engine_.forward().set_forced(i, {});
 }
 
-// Returns where the choices lie on the device.
+// Draws the first choices. Returns their place on the device.
 const int32_t* ForcedChoices::add(Backend& backend, int64_t n_lists, int64_t n_chosen, int64_t n_all,
                                   double locality) {
   Choices& added = choices_.emplace_back(
