@@ -72,7 +72,7 @@ struct FlagField {
   std::function<void(const FlagValue&)> set;  // throws Error{usage}
   // The value as it would be typed; of a switch "on" or "off". Null: there is no text for it.
   std::function<std::string()> text = nullptr;
-  std::vector<std::string> words = {};  // that the flag takes
+  std::vector<std::string> words = {};  // words that the flag takes
 };
 
 struct Flag {
@@ -84,7 +84,7 @@ struct Flag {
   const char* group;  // heading in the help
   unsigned commands;  // bit 1 << Command for each command that takes it; kOnce
   std::function<FlagField(Options&)> field;
-  const char* unset = nullptr;               // the default's text, where the field's own is not it
+  const char* unset = nullptr;               // the default as text, if not the field's
   const GenerationOption* option = nullptr;  // the generation option that the flag sets, if any
 
   std::vector<std::string> spellings() const;               // without hyphens
@@ -141,15 +141,15 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 // $XDG_CONFIG_HOME/dsv32/config, else ~/.config/dsv32/config; empty when user_folder() is.
 std::string settings_path();
 
-// The flags that the settings file sets for a command, in the order of the file, without those that are given
-// and those that contradict a given one. DSV32_MODEL hides the file's model. For one flag, a line of a
-// command's section hides a line of its group's, and that hides a line before all sections. Throws
-// Error{usage}, one line that names the file's line, for an unknown section or flag, a flag that cannot be
-// set there, or a switch that is neither true nor false, in any section. apply() checks the other values.
+// The flags that the settings file sets for a command, in the file's order, without given ones and those that
+// contradict them. DSV32_MODEL hides the file's model. For one flag, a line of a command's section hides its
+// group's, and that hides a line before all sections. Throws Error{usage}, one line that names the file's,
+// for an unknown section or flag, a flag that cannot be set there, or a switch that is neither true nor
+// false, in any section. apply() checks the other values.
 //
 //   # a comment
 //   temp = 0.6          for every command that takes --temp
-//   [run]               begins the lines of this command; [inspect] is a group, [inspect plan] one of its
+//   [run]               begins the lines of this command; [inspect] is for the whole group
 //   no-think            a switch
 std::vector<GivenFlag> settings_for(Command command, const GivenWords& given);
 
@@ -164,8 +164,7 @@ Shard parse_shard(const FlagValue& value);                    // "I/N"
 size_t parse_word(const FlagValue& value, const std::vector<std::string>& words);
 std::vector<std::string> type_names();          // of the supported formats
 TensorType parse_type(const FlagValue& value);  // one of them, in any case
-// The name of a mix of formats, else of one format for all matrices; with "-pure" behind it always the
-// latter.
+// A mix of formats by its name, else one format for all matrices, which "-pure" behind the name always means.
 SyntheticTypes parse_file_type(const FlagValue& value);
 // "2x141G+256G": the GPUs, with + between them, or 0 for none; then + and the host's memory. A GPU is SIZE,
 // NxSIZE or, if its speed was measured, its name (2xH200).

@@ -2,8 +2,7 @@
 // the command line and put in the chat format.
 //
 // Standard input comes first, then the files, then the command line's prompt: a second question about the
-// same document then shares the prefix. A part whose last line has no end gets a newline before the next
-// part.
+// same document shares its prefix. A part without a line end gets one before the next part.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +26,8 @@ std::vector<std::string> model_names();
 // Whether `path` is a model that came with the program and was taken because none was named.
 bool is_stopgap(const Options& options, const std::string& path);
 
-// Reads a text file or, for "-", standard input, 64 MiB at most; a line on standard error tells of the
-// latter. Throws Error{usage} when it cannot be read.
+// Reads a text file or, for "-", standard input (and says so), 64 MiB at most. Throws Error{usage} when it
+// cannot be read.
 std::string read_input(const std::string& path, const Options& options);
 
 struct PromptText {
@@ -50,9 +49,8 @@ struct Prompt {
   bool is_raw = false;    // it was rendered already
 };
 
-// A text with `is_raw`, or one that begins with the name of the BOS token, is rendered already. Throws
-// Error{usage} for a system prompt beside it, Error{model} when the vocabulary lacks a token of the chat
-// format.
+// A text with `is_raw`, or one that begins with the BOS token's name, is rendered already. Throws
+// Error{usage} for a system prompt beside it, Error{model} when the vocabulary lacks a chat format's token.
 Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_raw, bool thinking);
 
 }  // namespace dsv32

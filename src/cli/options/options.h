@@ -78,8 +78,7 @@ struct ImaginedMachine {
   uint64_t host = 0;
 };
 
-// Run `number` (from 0) of `n_shards` runs of a batch: it answers the lines whose digests fall to that
-// number.
+// A share of a batch's lines: those whose digests fall to `number` (from 0) of `n_shards`.
 struct Shard {
   uint64_t number = 0, n_shards = 1;
 };
@@ -150,8 +149,7 @@ uint64_t choose_seed(const Options& options);
 // the model's file recommends (GGUF's keys general.sampling.*). Throws Error{model} for an invalid value.
 Options with_recommended(Options options, const GgufFile& file);
 
-// Sets the option to the value that the file recommends. False: the file recommends none. Throws
-// Error{model}.
+// Sets the option to the value that the file recommends. False: there is none. Throws Error{model}.
 bool take_recommended(const GgufFile& file, const GenerationOption& option, GenerationOptions& options);
 
 // A talk's name is also its file's name: 1 to 64 letters, digits, '.', '_' and '-', not beginning with '.'.
