@@ -264,8 +264,7 @@ struct LineEditor::Edit {
     if (draws) draw_out(drawing.show(as_sent(prompt + before()), as_sent(after()), window_size()));
   }
 
-  // Draws the line for the last time. The next output begins on its own row if `is_ended`, else behind the
-  // line.
+  // Draws the line for the last time. The next output begins a new row if `is_ended`, else behind the line.
   void leave_line(const std::string& text, bool is_ended) {
     if (!draws) return;
     draw_out(drawing.show(as_sent(prompt + text), "", {SIZE_MAX, window_size().columns}) +
@@ -297,8 +296,7 @@ struct LineEditor::Edit {
     return character >= kFirstKey && character <= kLastKey ? 0 : character;
   }
 
-  // The same for ESC: takes the whole sequence of a key, or ESC alone, which libedit joins with the next
-  // character.
+  // The same for ESC: takes a key's whole sequence, or ESC alone, to which libedit adds the next character.
   wchar_t take_key() {
     const bool is_key = have(2, kMostPolls) && (ahead[1] == '[' || ahead[1] == 'O');
     const bool is_twice = ahead.size() > 1 && ahead[1] == kEscape;
@@ -426,8 +424,7 @@ bool LineEditor::has_paste() const { return edit_ && edit_->has_paste; }
 void LineEditor::remember(const std::string& line) {
   HistEvent event;
   if (!edit_ || line.empty() || line[0] == ' ' || line.find('\0') != std::string::npos) return;
-  const bool is_new =
-      history(edit_->history, &event, H_ENTER, line.c_str()) > 0;  // false: the same as the last
+  const bool is_new = history(edit_->history, &event, H_ENTER, line.c_str()) > 0;  // false: like the last
   if (is_new && line.find('\n') == std::string::npos) edit_->file.append(line);
 }
 

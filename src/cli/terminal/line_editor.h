@@ -1,5 +1,4 @@
-// Reads lines from a person: with editing, history, completion and pastes at a terminal, without them
-// elsewhere.
+// Reads lines from a person; at a terminal with editing, history, completion and pastes.
 //
 // libedit does the editing. A signal ends the wait for a line (Event::interrupted) and leaves the terminal in
 // order; Ctrl-Z gives the terminal back until the program goes on. The history (user_files.h) skips lines

@@ -38,8 +38,7 @@ class GracefulStop {
   const Signals former_;
 };
 
-// While one exists a signal ends the process at once, despite a GracefulStop: for slow work without data to
-// lose.
+// While one exists a signal ends the process at once, despite a GracefulStop: for work that loses nothing.
 struct EndsAtOnce : private GracefulStop {
   EndsAtOnce() : GracefulStop(Signals::end) {}
 };

@@ -121,8 +121,7 @@ std::string rate(int64_t n_tokens, double seconds);
 // a line's beginning is dropped, since files may have been joined. Memory: one line and one block.
 class LineReader {
  public:
-  // `fd` stays the caller's; `name` is for messages. Throws as plain_text() does; for a pipe next() throws
-  // this.
+  // `fd` stays the caller's; `name` is for messages. Throws as plain_text() does; for a pipe next() does.
   LineReader(int fd, std::string name, size_t max_bytes);
 
   struct Line {

@@ -28,8 +28,7 @@ std::string make_user_folder(UserFolder folder);
 //
 // An entry is appended when it is typed, so that chats side by side keep each other's lines and a killed one
 // keeps its own. The file is shortened when a chat begins. Both hold the folder's lock, because shortening
-// replaces the file. Failures are ignored: history is a convenience. One thread at a time; any number of
-// processes.
+// replaces the file. Failures are ignored: history is a convenience. One thread, any number of processes.
 class HistoryFile {
  public:
   static constexpr size_t kMaxLines = 1000, kMaxBytes = size_t{4} << 20;  // when shortened
