@@ -106,8 +106,8 @@ class ToldText {
 
 }  // namespace
 
-// A request until its result is taken. It hears the answerer and passes on to the listener only text that is
-// new: a request that is answered once more gets the same text again.
+// A request until its result is taken. Passes on to its listener only new text: a request that is answered
+// once more gets the same text again.
 struct Model::Asked : Listener {
   Asked(Request its_request, Listener& its_listener)
       : request(std::move(its_request)),

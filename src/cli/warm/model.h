@@ -1,5 +1,4 @@
-// A model that answers requests: its file, and an engine in this process or a warm process with the same
-// model.
+// A model that answers requests: its file, and an engine here or in a warm process.
 //
 // --warm decides between the two. When a warm process ends or hangs, its unanswered requests go to another
 // one or to an engine here. The answers have the same tokens, and listeners hear only text that is new.
@@ -52,8 +51,7 @@ class Model : public Answerer {
   // Loads the engine in this process. Throws Error{usage, model, memory}, and what `prefetch` throws.
   void load(const Prefetch& prefetch = {});
   Engine& engine() { return *engine_; }  // once it is loaded
-  // Prints the warnings of tokenizer and engine, and with --verbose the model and the context; nothing with
-  // --quiet.
+  // Prints the warnings of tokenizer and engine, with --verbose also model and context; nothing with --quiet.
   void report() const;
 
   const GgufFile& file() const { return *file_; }
@@ -62,8 +60,8 @@ class Model : public Answerer {
   const EngineFacts& facts() const { return facts_; }  // of the last engine or process
 
   int64_t add(Request request, Listener& listener) override;
-  // Finds another answerer when one is needed, and then throws as the constructor does; else throws what ends
-  // the engine's loop. While the model is being loaded, signals end the process.
+  // Finds another answerer if needed, and then throws as the constructor does; else throws what ends the
+  // engine's loop. While the model is being loaded, signals end the process.
   bool turn() override;
   bool is_done(int64_t request) const override;
   GenerationResult take(int64_t request) override;

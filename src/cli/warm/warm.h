@@ -1,5 +1,4 @@
-// The commands `dsv32 warm start`, `status` and `stop`, and the loop of the warm process, which belongs to
-// the user.
+// The commands `dsv32 warm start`, `status` and `stop`, and the loop of the user's warm process.
 //
 // `start` returns when the model is loaded and the process has left the terminal. Until then errors are shown
 // as any command shows them; later messages go to the log beside the process's socket.
@@ -31,10 +30,9 @@ struct WarmTerms {
 };
 
 // Runs the engine's loop for all clients of the socket. Ends when the process was idle for `keep`, when its
-// socket has lost its name and no client is left, or when a client or a signal asks for the end; then
-// requests under way are finished and later ones refused. Returns the links of clients that wait for the end
-// of the process: it closes them when it ends. Throws what ends the loop, after telling all clients that wait
-// for answers.
+// socket's file and its clients are gone, or when a client or a signal asks for the end; then requests under
+// way are finished and later ones refused. Returns the links of clients that wait for the process's end,
+// which closes them. Throws what ends the loop, after telling all clients that wait for answers.
 std::vector<WarmLink> serve_warm(Engine& engine, const Tokenizer& tokenizer, WarmListener listener,
                                  const WarmTerms& terms, const GracefulStop& stop);
 

@@ -38,8 +38,7 @@ class WarmClient : public Answerer {
   // ended a request two seconds after its listener was interrupted.
   bool turn() override;
   bool is_done(int64_t request) const override { return asked_.at(request).outcome.is_there(); }
-  // Throws WarmGone for a request that the process refused because it is about to end; it still answers
-  // others.
+  // Throws WarmGone for a request that the ending process refused; others are still answered.
   GenerationResult take(int64_t request) override { return asked_.extract(request).mapped().outcome.take(); }
   void drop(int64_t request) override;
 

@@ -1,7 +1,7 @@
 // serve_warm(), in one thread. Sockets are polled, without waiting, between the loop's steps, and within a
-// prompt's step when the loop calls is_interrupted(); so a client that is slow, gone or talks nonsense delays
-// nobody else. Requests are added and dropped only between steps. A client that does not read its lines is
-// not heard any more, which bounds the memory for each client.
+// prompt's step when the loop calls is_interrupted(); so a slow, lost or faulty client delays nobody else.
+// Requests are added and dropped only between steps. A client that does not read is not heard any more, which
+// bounds the memory for each.
 #include <algorithm>
 #include <ctime>
 #include <memory>

@@ -1,10 +1,10 @@
 // How clients find warm processes, and the lines that they exchange over UNIX sockets.
 //
-// A socket's name is a digest of everything that decides an engine, so a client finds the right process by
-// the name. A lock on the log beside the socket tells whether the process is alive. The folder is
-// $XDG_RUNTIME_DIR/dsv32, else ~/.local/state/dsv32; it, and the process at the other end, must be this
-// user's. Other programs may remove either file: a process without its log still answers at its socket, and a
-// process without its socket ends, since nobody can find it.
+// A socket's name is a digest of everything that decides an engine, so that it leads to the right process. A
+// lock on the log beside the socket tells whether the process is alive. The folder is $XDG_RUNTIME_DIR/dsv32,
+// else ~/.local/state/dsv32; it, and the process at the other end, must be this user's. Either file may be
+// removed: a process without its log still answers at its socket; one without its socket ends, since nobody
+// can find it.
 //
 // Each line is one JSON object:
 //
@@ -18,8 +18,7 @@
 //             {}: the process is alive, every second to a client that waits for an answer or for the end
 //             {"error": {...}}: of the connection, which then ends; it also ends after a status
 //
-// Texts are bytes, which JSON cannot hold: each byte is sent as the character of its number, U+0000 to
-// U+00FF.
+// Texts are bytes, which JSON cannot hold: a byte is sent as the character of its number, U+0000 to U+00FF.
 #pragma once
 
 #include <optional>
@@ -127,8 +126,7 @@ constexpr size_t most_asked_bytes(int64_t context) {
 std::string warm_line(ReadJson json);
 ReadJson warm_object(const std::string& line);
 
-// --- Structures in lines: each has one list of its fields. A value that does not fit throws
-// ReadJson::exception.
+// --- Structures in lines, each with one list of its fields. A wrong value throws ReadJson::exception.
 
 void to_json(ReadJson& json, const TokenRun& run);
 void from_json(const ReadJson& json, TokenRun& run);
