@@ -156,8 +156,7 @@ void AnswerPrinter::on_answer(const std::string& text) {
   kept_at_ = std::chrono::steady_clock::now();
 }
 
-// Begins a new row of the terminal through standard error, so that the answer on standard output is
-// unchanged.
+// Begins a new row of the terminal through standard error: the answer on standard output is not changed.
 void AnswerPrinter::on_notice(const std::string& line) {
   status_.erase();
   const bool is_amid_answer = style_.escapes_out && last_out_ != '\0' && last_out_ != '\n';

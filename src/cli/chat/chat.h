@@ -1,5 +1,4 @@
-// The commands of this room, and Conversation: a person at a terminal types messages and commands, and the
-// model answers.
+// The commands of this room, and Conversation: a person at a terminal talks with the model.
 //
 // Nothing that a person has typed is lost. A question is saved before the model reads it, an answer every
 // second while it comes. Signals only ask for an end, and an answer is saved even when the terminal is gone.

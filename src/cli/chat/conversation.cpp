@@ -118,8 +118,7 @@ int Conversation::run() {
   return leave();
 }
 
-// A line that ends in a backslash goes on in the next; so do lines between two """. Pastes are taken as they
-// are.
+// A line that ends in a backslash goes on in the next; so do lines between two """. Pastes stay as they are.
 LineEditor::Event Conversation::read_message(std::string& message, bool& is_command) {
   constexpr std::string_view kQuotes = "\"\"\"";
   const char* prompt = "> ";

@@ -17,8 +17,7 @@
 namespace dsv32 {
 namespace {
 
-// Of the candidates that begin with `part`, the text behind it that all share; if that is empty, the
-// candidates.
+// The text behind `part` that all candidates with this beginning share; if it is empty, these candidates.
 LineEditor::Expansion expand(std::string_view part, std::vector<std::string> candidates) {
   std::erase_if(candidates, [&](const std::string& candidate) { return !candidate.starts_with(part); });
   if (candidates.empty()) return {};

@@ -29,7 +29,7 @@ struct Talk {
   std::vector<TokenRun> decoded = {};  // the talk's history, for prefixes on disk
 
   bool has_system() const { return !messages.empty() && messages[0].role == Message::Role::system; }
-  // Whether the last message is the user's, or the assistant's.
+  // Whether the last message is the user's; the assistant's.
   bool has_question() const { return !messages.empty() && messages.back().role == Message::Role::user; }
   bool has_answer() const { return !messages.empty() && messages.back().role == Message::Role::assistant; }
   void set_system(const std::string& text);  // empty: none
@@ -73,8 +73,7 @@ using TalkLock = OwnedFd;  // locked until it is closed or the process ends
 // One thread at a time; any number of processes.
 class TalkStore {
  public:
-  // Makes the folder, but not its parents. Throws Error{usage} when it cannot be used, or others may write in
-  // it.
+  // Makes the folder, but not its parents. Throws Error{usage} when it is unusable or writable for others.
   explicit TalkStore(const std::string& path, FileSystem& fs = real_file_system());
 
   bool has(const std::string& name) const;
@@ -83,8 +82,7 @@ class TalkStore {
 
   // The right to save `name`; nothing while another process holds it. Not open where locking is impossible.
   std::optional<TalkLock> lock(const std::string& name) const;
-  // The lock to begin a talk: `name` becomes the first of NAME, NAME-2, NAME-3, ... that is free and not
-  // held.
+  // The lock to begin a talk: `name` becomes the first free one of NAME, NAME-2, NAME-3, ... that none holds.
   TalkLock lock_new(std::string& name) const;
   // The lock to begin a talk of just this name. Throws Error{usage} when the name is taken or held.
   TalkLock lock_free(const std::string& name) const;
@@ -129,8 +127,7 @@ class HeldTalk : public Talk {
   const std::string& name() const { return name_; }  // empty before the first save of an unnamed talk
   bool has_file() const { return is_kept_ && !name_.empty(); }
 
-  // Throws Error{io, usage}. Does nothing for a talk that is not kept. `answer`: the one under way, saved
-  // too.
+  // Saves the talk, if it is kept, and with it `answer`, the one under way. Throws Error{io, usage}.
   void save(const Message* answer = nullptr);
   // Begins another talk with the same system prompt. The former one stays on disk.
   void begin_anew();
