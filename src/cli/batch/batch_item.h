@@ -1,5 +1,4 @@
-// One line of a batch: its request, in OpenAI's form or a short one, or the reason why it is refused; and its
-// outcome.
+// One line of a batch: its request, in OpenAI's form or a short one, or why it is refused; and its outcome.
 //
 //   {"custom_id": …, "method": "POST", "url": "/v1/chat/completions", "body": {"messages": …, …}}
 //   {"messages": …, …}    {"prompt": …, …}
