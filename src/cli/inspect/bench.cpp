@@ -181,8 +181,7 @@ class BatchBench {
     return n_fitting(at, machine);
   }
 
-  // The sizes of --sequences, else the largest batch of each residency of this length; of these the ones that
-  // fit.
+  // The sizes of --sequences, else the largest batch of each residency of this length, if they fit.
   std::vector<int64_t> sizes(const Residency& at) const {
     std::vector<int64_t> sizes = options_.bench.sequences;
     if (sizes.empty())

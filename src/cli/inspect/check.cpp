@@ -64,8 +64,7 @@ class Report {
   Json checks_ = Json::array();
 };
 
-// `options`: with the backend's name, and in topk_buffer the rows of the small buffer; nothing when the model
-// has no indexer.
+// `options`: the backend, and the rows of the small buffer; no rows when the model has no indexer.
 void check_buffer(Report& report, const GgufFile& file, const EngineOptions& options, Tokens tokens) {
   const std::string what = options.backend + ", top-k buffer against full residency";
   if (!options.topk_buffer) return report.skip(what, "the model has no indexer");
@@ -89,7 +88,7 @@ void check_buffer(Report& report, const GgufFile& file, const EngineOptions& opt
               {"first_unequal_pos", found.first_unequal_pos}});
 }
 
-// `options`: with the backend's name.
+// `options`: the backend.
 void check_cuts(Report& report, const GgufFile& file, EngineOptions options, Tokens tokens) {
   options.topk_buffer = kEveryRow;
   Engine engine(file, options);
@@ -134,8 +133,7 @@ void check_against_cpu(Report& report, const GgufFile& file, EngineOptions optio
        {"stage_deviation", found.stage_deviation}});
 }
 
-// Why there is no GPU to check; empty when there is one. Throws Error{usage} or Error{device} when --backend
-// cuda is given and there is none.
+// Why no GPU is checked; empty when one is. With --backend cuda throws Error{usage} or Error{device} instead.
 std::string absence_of_cuda(const EngineOptions& options) {
   const std::string found = make_backends(options, [](const Backends&) { return true; }).front()->name();
   if (found == "cuda") return {};

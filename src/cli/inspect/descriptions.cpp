@@ -1,8 +1,7 @@
 // `dsv32 completion` and `dsv32 config`: the tables of commands and flags, written for a shell, for man, and
 // for a person who asks which values hold.
 //
-// The shells' scripts call `dsv32 completion next -- WORDS...` for the possible words in place of the last
-// one.
+// The shells' scripts ask `dsv32 completion next -- WORDS...` for the possible words in place of the last.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -227,8 +226,7 @@ std::string model_row(const std::string& set, const std::string& set_where) {
   }
 }
 
-// Opens that file for its recommended sampling values. Null when the command does not sample, or there is no
-// file.
+// Opens that file for its recommended sampling values. Null without a file, or if the command never samples.
 std::unique_ptr<GgufFile> open_model(Command command, const std::vector<GivenFlag>& settings) {
   if (!find_flag(flags_of(command), "temp")) return nullptr;
   Options none;

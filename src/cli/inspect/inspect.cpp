@@ -1,6 +1,5 @@
-// `dsv32 inspect model`, `tokens`, `prompt` and `logits`. Names from the file are escaped, at a terminal and
-// in a pipe. Token ids and, in a pipe, the rendered prompt are exact, since other programs read them byte by
-// byte.
+// `dsv32 inspect model`, `tokens`, `prompt` and `logits`. Names from the file are escaped, also in a pipe.
+// Token ids and, in a pipe, the rendered prompt are exact, since other programs read them byte by byte.
 #include "cli/inspect/inspect.h"
 
 #include <algorithm>

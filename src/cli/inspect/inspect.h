@@ -21,7 +21,7 @@
 
 namespace dsv32 {
 
-// Show a model file, a plan, the tokens of a text, the prompt. They read only headers and vocabulary.
+// Show a model file, a plan, a text's tokens, a prompt. They read only headers and vocabulary.
 int inspect_model(const Options& options);
 int inspect_plan(const Options& options);
 int inspect_tokens(const Options& options);
@@ -37,9 +37,9 @@ int inspect_logits(const Options& options);
 std::vector<int32_t> parse_token_list(std::string_view text, int64_t vocab_size);
 
 // Checks, without any other program, whether this machine computes a model correctly. On each backend decode
-// with a small top-k buffer must give the same bits as decode with every row resident, and a prompt the same
-// bits however it is cut into chunks. A GPU's logits must be near the CPU's, which are the reference; the
-// first large deviation is shown by position, layer and stage of the layer. 1: a comparison failed.
+// with a small top-k buffer must give the bits of decode with every row resident, and a prompt the same bits
+// in any chunks. A GPU's logits must be near the CPU's, the reference; the first deviation beyond the
+// tolerance is shown by position, layer and stage of the layer. 1: a comparison failed.
 int check_command(const Options& options);
 
 // Lists, shows, verifies and shrinks the cache on disk, without loading a model. A missing folder is an empty
@@ -53,13 +53,11 @@ int bench_batch_command(const Options& options);
 
 // Writes the script for bash, zsh or fish, or the manual page. Throws Error{usage} for any other word.
 int completion_command(const Options& options);
-// The possible words in place of the line's last word, in the scripts' form. The line begins with the
-// command.
+// The possible words in place of the line's last, in the scripts' form. The line begins with the command.
 std::string offers_for(const std::vector<std::string>& line);
 std::string manual_page();  // dsv32(1), in man's macros
 
-// Shows the values that hold for a command without flags, and their sources. The words name the command;
-// without words it is run.
+// Shows the values that hold for a command (`run` unless named) without flags, and their sources.
 int config_command(const Options& options);
 std::string config_text(const CommandRow& command);
 

@@ -1,5 +1,5 @@
-// `dsv32 inspect plan`: the placement in bytes, on this machine or on the one that --on describes, the bytes
-// that a decode token would read from each memory, and the speed to expect.
+// `dsv32 inspect plan`: the placement in bytes, on this machine or on that of --on, the bytes that a decode
+// token would read from each memory, and the speed to expect.
 
 #include <algorithm>
 #include <cmath>
@@ -18,8 +18,7 @@ namespace dsv32 {
 namespace {
 
 // Memory taken before anything is placed, measured with one H100: by CUDA and the driver's reserve; by the
-// backend's scratch memory and its library; by the backend's staging, on the host. And what the system keeps
-// of the host's memory.
+// backend's scratch memory and its library; on the host by staging; and on the host by the system.
 constexpr uint64_t kCudaBytes = uint64_t{1} << 30, kScratchBytes = uint64_t{261} << 20;
 constexpr uint64_t kStagingBytes = uint64_t{132} << 20, kSystemBytes = uint64_t{2} << 30;
 
@@ -127,8 +126,7 @@ std::string host_text(const Planned& planned) {
   return text + items_text(plan.items(), Place::host);
 }
 
-// What steps read. Decode reads over the link at most the rows that it selects; a prompt's step reads over it
-// all experts that are in host memory.
+// The bytes that steps read: over the link decode reads at most the selected rows, prefill all host experts.
 std::string traffic_text(const Planned& planned, const ModelArgs& args) {
   const MemoryPlan& plan = planned.plan;
   std::string text = "a decode token reads";

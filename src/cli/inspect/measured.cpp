@@ -62,8 +62,7 @@ class RandomKeys {
   std::vector<uint8_t> e4m3_;  // the same
 };
 
-// The next choices: each of `chosen` stays with the probability `locality`, else another of [0, n_all)
-// replaces it.
+// Draws the next choices: each stays with the probability `locality`, else another of [0, n_all) replaces it.
 void change(std::vector<int32_t>& chosen, int64_t n_all, double locality, Rng& rng) {
   std::vector<bool> is_taken(static_cast<size_t>(n_all));
   for (const int32_t choice : chosen) is_taken[static_cast<size_t>(choice)] = true;
