@@ -82,9 +82,9 @@ class TalkStore {
 
   // The right to save `name`; nothing while another process holds it. Not open where locking is impossible.
   std::optional<TalkLock> lock(const std::string& name) const;
-  // The lock to begin a talk: `name` becomes the first free one of NAME, NAME-2, NAME-3, ... that none holds.
+  // The lock for a new talk: `name` becomes the first of NAME, NAME-2, NAME-3, ... that is free and not held.
   TalkLock lock_new(std::string& name) const;
-  // The lock to begin a talk of just this name. Throws Error{usage} when the name is taken or held.
+  // The lock for a new talk of just this name. Throws Error{usage} when the name is taken or held.
   TalkLock lock_free(const std::string& name) const;
 
   // The caller holds the talk's lock. Both return when the change is on the disk. rename(): `lock` becomes
