@@ -204,7 +204,7 @@ void BatchOutput::check_place() {
   const OwnedFd lost = std::move(file_);
   std::string kept = path_ + ".kept-XXXXXX";
   take(OwnedFd(real_file_system(), mkostemp(kept.data(), O_CLOEXEC)), "open a file beside");
-  [[maybe_unused]] const int failed = fchmod(fd_, info.st_mode & 07777);  // else it stays this user's
+  [[maybe_unused]] const int failed = fchmod(fd_, info.st_mode & 07777);  // failed: only for this user
   std::string block(1 << 20, '\0');
   for (off_t at = 0; at < info.st_size;) {
     const ssize_t n_read = pread(lost.get(), block.data(), block.size(), at);
