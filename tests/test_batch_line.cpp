@@ -345,7 +345,7 @@ BOOST_AUTO_TEST_CASE(unknown_fields_of_objects_within_are_told) {
   // Beside the body it would be passed over.
   const std::string beside = chat("");
   BOOST_TEST(contains(why_refused(beside.substr(0, beside.size() - 1) + R"(,"temperature":0})"),
-                      "temperature stands beside body"));
+                      "temperature must be inside body"));
   BOOST_TEST(why_refused(beside.substr(0, beside.size() - 1) + R"(,"context":"of ours"})").empty());
 }
 

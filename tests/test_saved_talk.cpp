@@ -159,8 +159,8 @@ BOOST_AUTO_TEST_CASE(damage) {
   BOOST_TEST(n_refused > json.size());
   BOOST_TEST(contains(parse_complaint(json + "x"), "invalid JSON"));
   const std::string deep(1 << 20, '[');
-  BOOST_TEST(contains(parse_complaint(deep), "it nests too deep"));
-  BOOST_TEST(contains(parse_complaint("{\"dsv32_talk\":" + deep), "it nests too deep"));
+  BOOST_TEST(contains(parse_complaint(deep), "the JSON is nested too deeply"));
+  BOOST_TEST(contains(parse_complaint("{\"dsv32_talk\":" + deep), "the JSON is nested too deeply"));
 }
 
 BOOST_AUTO_TEST_CASE(the_talk_used_last) {

@@ -107,8 +107,8 @@ BOOST_AUTO_TEST_CASE(what_a_shell_offers) {
       {{"warm", "st"},
        "words\nstart\tLoads the model and leaves a process that holds it, so that run, chat and batch begin "
        "at "
-       "once.\nstatus\tThe processes that hold a model. Exit code 1: there is none.\nstop\tEnds those "
-       "processes, or those of -m, after the requests under way are answered.\n"},
+       "once.\nstatus\tThe processes that hold a model. Exit code 1: there is none.\nstop\tEnds warm "
+       "processes (with -m only those of this model) after their running requests.\n"},
       {{"run", "--kv-type", ""}, "words\nfp8\nbf16\nf32\n"},
       {{"run", "--kv-type=f"}, "words\nfp8\nbf16\nf32\n"},
       {{"run", "--kv-type", "=", "f"}, "words\nfp8\nbf16\nf32\n"},
@@ -118,8 +118,7 @@ BOOST_AUTO_TEST_CASE(what_a_shell_offers) {
       {{"completion", ""}, "words\nbash\nzsh\nfish\nman\n"},
       {{"bench", "batch", "--topk-buffer", ""}, "words\nfull\nauto\n"},
       {{"warm", "stop", "--hel"},
-       "words\n--model\tthe GGUF file, of a split model its first part, or a part of "
-       "its name if it is in models/, $DSV32_MODELS or $XDG_DATA_HOME/dsv32/models\n--help\tthis text\n"
+       "words\n--model\tthe GGUF file\n--help\tthis text\n"
        "--version\tthe version\n"},
       {{"nothing", "here", ""}, "words\n"},
   };

@@ -109,7 +109,7 @@ BOOST_AUTO_TEST_CASE(chats_say_the_same, *boost::unit_test::precondition([](auto
     chat.type("/bye\n");
     BOOST_TEST(chat.end() == 0);
     std::string text = chat.screen().text().substr(0, chat.screen().text().find("/stats"));
-    const std::string notice = "the warm process ended: the model is opened anew\n";
+    const std::string notice = "the warm process ended: opening the model again\n";
     const size_t at = text.find(notice);
     BOOST_TEST((at != std::string::npos) == ends);
     return ends ? text.erase(at, notice.size()) : text;

@@ -162,7 +162,7 @@ BOOST_AUTO_TEST_CASE(a_batch_goes_on_when_its_process_is_stopped_or_killed) {
       BOOST_TEST(warm.run("warm stop").code == 0);
     const Ran ran = warm.end(batch, out);
     BOOST_TEST(ran.code == 0);
-    BOOST_TEST(contains(ran.err, "the warm process ended: the model is opened anew\n"), ran.err);
+    BOOST_TEST(contains(ran.err, "the warm process ended: opening the model again\n"), ran.err);
     BOOST_TEST((texts_of(warm.temp.file(out)) == texts_of(warm.temp.file("cold"))));
   }
 }
@@ -304,7 +304,7 @@ BOOST_AUTO_TEST_CASE(who_hangs_is_passed_over) {
   }
   const Ran loaded = listed.warm.end(loads, "auto"), refused = listed.warm.end(refuses, "only");
   BOOST_TEST(loaded.code == 0);
-  BOOST_TEST(contains(loaded.err, "does not answer; it is loaded here"), loaded.err);
+  BOOST_TEST(contains(loaded.err, "does not answer; loading the model in this process"), loaded.err);
   BOOST_TEST(refused.code == 1);
   kill(stopped.hung, SIGKILL);
   BOOST_TEST(stopped.warm.await([&] { return stopped.warm.run("warm status").code == 1; }));
@@ -326,7 +326,7 @@ BOOST_AUTO_TEST_CASE(greetings_of_the_wrong_shape_are_errors_of_ours) {
     BOOST_TEST(only.code == 1, line);
     BOOST_TEST(status.code == 1, line);
     for (const Ran& ran : {only, status}) {
-      BOOST_TEST(contains(ran.err, "a warm process said what cannot be understood"), ran.err);
+      BOOST_TEST(contains(ran.err, "a warm process sent an unreadable line"), ran.err);
       BOOST_TEST(!contains(ran.err, "json.exception"), ran.err);
     }
     kill(liar, SIGKILL), wait_for(liar);
@@ -384,7 +384,7 @@ BOOST_AUTO_TEST_CASE(stop_goes_by_the_file) {
   fs::create_symlink(model_path(), warm.temp.file("link.gguf"));
   BOOST_TEST(warm.run("warm stop -m " + warm.temp.file("link.gguf")).code == 0);
   BOOST_TEST(warm.socket() == "");
-  BOOST_TEST(contains(warm.run("warm stop").err, "no warm process is there"));
+  BOOST_TEST(contains(warm.run("warm stop").err, "no warm process is running"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -56,7 +56,7 @@ done
 mkdir -p demo_only/models && cp "$demo" demo_only/models/demo.gguf
 (cd demo_only && "$dsv32" inspect plan --on 2x141G+256G </dev/null >../out 2>../err)
 check "plans: not for the demo unasked" test $? = 2
-check "plans: which one" has err "no model is named and models/ holds none but what came with the program"
+check "plans: which one" has err "no model is named, and models/ has none but those that came with the program"
 check "plans: what to say instead" has err "--type Q4_K_M"
 check "plans: nothing on standard output" empty out
 (cd demo_only && "$dsv32" inspect plan --on 2x141G+256G -m models/demo.gguf </dev/null >../out 2>../err)

@@ -105,9 +105,10 @@ class Batch : Listener {
 
   // Leaves the running items to a later run, rather than load the model or wait for a hung process.
   void leave_running() {
+    const int64_t n = runner_.n_running();
     if (!options_.quiet)
-      tell("the warm process does not answer: the " + std::to_string(runner_.n_running()) +
-           " that are running are left");
+      tell("the warm process does not answer: " + std::to_string(n) + " running " +
+           (n == 1 ? "request is" : "requests are") + " left for a later run");
     runner_.leave();
   }
 

@@ -256,7 +256,7 @@ void read_envelope(JsonFields& line, const ReadJson& body, BatchRequest& request
   line.find("model");
   for (const std::string& name : line.unknown())
     if (fields.is_known(name) && !foreign().contains(name))
-      fail(ErrorKind::usage, name + " stands beside body, expected in it");
+      fail(ErrorKind::usage, name + " must be inside body");
   tell_unknown(line, tell);
 }
 

@@ -62,16 +62,16 @@ std::span<const Conversation::ChatCommand> Conversation::commands() {
   using C = Conversation;
   static constexpr ChatCommand kCommands[] = {
       {"/help /?", "", "this list", true, &C::print_help},
-      {"/file", "PATH", "a file goes with the next message, as @PATH in one does", true, &C::attach},
+      {"/file", "PATH", "add a file to the next message, like @PATH", true, &C::attach},
       {"/edit", "", "write the next message in $VISUAL, $EDITOR or vi", true, &C::edit},
       {"/system", "[TEXT]", "show the system prompt, or set it; \"\" is none", true, &C::set_system},
-      {"/set", "[NAME [VALUE]]", "show what answers are drawn by, or set it: ", true, &C::set},
+      {"/set", "[NAME [VALUE]]", "show or set the sampling options: ", true, &C::set},
       {"/think", "[on|off]", "think before answering, or not", true, &C::set_thinking},
       {"/nothink", "", "the same as /think off", true, &C::stop_thinking},
       {"/retry /regen", "", "answer the last message again", false, &C::retry},
       {"/undo", "", "take back the last message, for /edit, and its answer", false, &C::undo},
       {"/copy", "", "the last answer to the terminal's clipboard", true, &C::copy},
-      {"/tokens", "", "what the context holds", true, &C::print_tokens},
+      {"/tokens", "", "tokens of each message", true, &C::print_tokens},
       {"/stats", "", "context used, tokens from the cache, speeds", true, &C::print_stats},
       {"/save", "NAME", "keep the talk under this name", true, &C::save_as},
       {"/talks", "", "the talks that are kept", true, &C::print_talks},
@@ -91,8 +91,8 @@ std::string Conversation::help() {
   return text +
          R"(A line that ends in \ goes on in the next one; """ begins and ends a text of
 several lines; a text that is pasted is one message. // begins a message with a
-slash. Tab completes commands and paths. Ctrl-C ends an answer; what was said
-stays.
+slash. Tab completes commands and paths. Ctrl-C stops an answer; its text is
+kept.
 )";
 }
 

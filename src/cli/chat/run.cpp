@@ -39,10 +39,10 @@ int conclude(const GenerationResult& result, int64_t max_answer, int64_t context
   const bool has_ended = result.finish_reason == FinishReason::stop;
   if (max_answer == 0 || (has_begun && has_ended)) return 0;
   const std::string why =
-      has_ended     ? "its end came first"
+      has_ended     ? "the model ended before it began one"
       : is_as_asked ? "the " + with_thousands(result.n_answer_tokens()) + " tokens of -n are used up"
                     : "the context of " + with_thousands(context) + " tokens is full, -c N holds more";
-  const std::string text = (has_begun ? "the answer is cut: " : "no answer began: ") + why;
+  const std::string text = (has_begun ? "the answer is cut: " : "no answer: ") + why;
   const bool is_thinking = result.n_thinking_tokens == result.n_completion_tokens;
   const char* hint = !has_begun && is_thinking ? "--think-max N ends thinking in time" : "";
   if (!has_begun || !is_as_asked) return write_err(error_text(text, hint)), kNoWholeAnswer;

@@ -195,7 +195,7 @@ void HeldTalk::resume(const Options& options) {
     say("the talk " + *last + " is held in another chat; this one is kept as " + name_);
   }
   if (!lock_->is_open())
-    say("warning: the talk cannot be locked: another chat with it would take its place on disk");
+    say("warning: the talk cannot be locked: another chat with this talk would overwrite it");
 }
 
 void HeldTalk::save(const Message* answer) {

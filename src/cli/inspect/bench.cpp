@@ -87,7 +87,7 @@ std::string table(const Measured& measured) {
   std::string text = format("%s, %.2f GB of weights a token, memory moves %.0f GB/s\n", measured.backend,
                             static_cast<double>(measured.n_weight_bytes) / 1e9, measured.memory_gbps);
   text += format("%8s %14s %12s %12s %8s %10s %12s\n", "context", "prefill t/s", "decode t/s", "weights GB/s",
-                 "of it", "hit rate", "fetched MB/t");
+                 "share", "hit rate", "fetched MB/t");
   for (const Frontier& at : measured.frontiers) {
     const double gbps = measured.weight_gbps(at);
     text += format("%8lld %14.1f %12.1f %12.1f %7.1f%%", as_ll(at.context), at.prefill_tps, at.decode_tps(),

@@ -96,7 +96,7 @@ void check_cuts(Report& report, const GgufFile& file, EngineOptions options, Tok
   const bool is_equal = found.first_unequal.empty();
   const std::string other =
       format("the last logits %s differ or are not finite", found.first_unequal.c_str());
-  report.add(is_equal, options.backend + ", a prompt however it is cut",
+  report.add(is_equal, options.backend + ", a prompt in any chunks",
              format("%zu tokens at once, in other steps and behind held ones, %lld ways, %s", tokens.size(),
                     as_ll(found.n_ways), is_equal ? "the same bits" : other.c_str()),
              {{"ways", found.n_ways}, {"first_unequal", found.first_unequal}});
@@ -105,10 +105,10 @@ void check_cuts(Report& report, const GgufFile& file, EngineOptions options, Tok
 std::string where_text(const Deviation& found) {
   if (found.first_pos < 0) return {};
   std::string text =
-      format("; beyond %g first at position %lld, ", kDeviationTolerance, as_ll(found.first_pos));
+      format("; first deviation over %g: position %lld, ", kDeviationTolerance, as_ll(found.first_pos));
   if (found.layer < 0) return text + "in the logits alone";
-  return text + format("there first in layer %lld, %s (%.2g)", as_ll(found.layer), found.stage.c_str(),
-                       found.stage_deviation);
+  return text +
+         format("layer %lld, %s (%.2g)", as_ll(found.layer), found.stage.c_str(), found.stage_deviation);
 }
 
 void check_against_cpu(Report& report, const GgufFile& file, EngineOptions options, Tokens tokens) {
@@ -137,7 +137,7 @@ void check_against_cpu(Report& report, const GgufFile& file, EngineOptions optio
 std::string absence_of_cuda(const EngineOptions& options) {
   const std::string found = make_backends(options, [](const Backends&) { return true; }).front()->name();
   if (found == "cuda") return {};
-  if (options.backend == "cpu") return "left out by --backend cpu";
+  if (options.backend == "cpu") return "not checked because of --backend cpu";
   const std::string why = why_no_gpu(options);
   return why.empty() ? "not in this build" : why;
 }

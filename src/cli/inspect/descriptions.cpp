@@ -152,7 +152,7 @@ constexpr Entry kEnvironment[] = {
 constexpr Entry kFiles[] = {
     {"$XDG_CONFIG_HOME/dsv32/config", "Settings."},
     {"models/, $DSV32_MODELS, $XDG_DATA_HOME/dsv32/models", "Where -m NAME looks."},
-    {"$XDG_CACHE_HOME/dsv32", "Prefixes of earlier prompts, and what is known of models' bytes."},
+    {"$XDG_CACHE_HOME/dsv32", "Prefixes of earlier prompts, and the recorded digests of model files."},
     {"$XDG_STATE_HOME/dsv32/talks", "Talks."},
     {"$XDG_STATE_HOME/dsv32/history", "Lines typed in chats."},
     {"$XDG_RUNTIME_DIR/dsv32", "Sockets and logs of warm processes."},
@@ -218,7 +218,7 @@ std::string model_row(const std::string& set, const std::string& set_where) {
     const std::string path = find_model(none);
     const char* from = !set.empty()             ? set_where.c_str()
                        : variable && *variable  ? "DSV32_MODEL"
-                       : is_stopgap(none, path) ? "came with the program, and no other is there"
+                       : is_stopgap(none, path) ? "came with the program; no other model found"
                                                 : "the only one there";
     return row("model", path, from);
   } catch (const Error& error) {

@@ -120,7 +120,7 @@ std::string host_text(const Planned& planned) {
   if (!planned.machine.is_apart) {
     text += item_line("the weights, where they lie", plan.n_weight_bytes);
     if (planned.is_beyond_memory)
-      text += "    memory holds " + n_free + " of them: the rest is read from the disk anew for each token\n";
+      text += "    only " + n_free + " of them fit in memory; the rest is read from disk for every token\n";
     text += items_text(plan.items(), Place::device);
   }
   return text + items_text(plan.items(), Place::host);
@@ -168,7 +168,7 @@ std::string rates_text(const PlanSpeed& speed, const Planned& planned) {
 // The last lines: the expected speed, which is no promise, and the rates behind it.
 std::string speed_text(const Planned& planned) {
   const std::optional<PlanSpeed>& speed = planned.speed;
-  if (planned.is_beyond_memory) return "expected speed: that of the disk\n";
+  if (planned.is_beyond_memory) return "expected speed: limited by the disk\n";
   if (!speed) return "expected speed: not known, since no model of this shape was timed\n";
   const int64_t context = planned.plan.cache.max_context;
   std::string text = format("expected, not measured: %.*f t/s of an answer at %s tokens of context",

@@ -58,7 +58,7 @@ std::string group_text(const std::string& group) {
 std::span<const CommandRow> commands() {
   static constexpr CommandRow kRows[] = {
       {Command::run, "dsv32 run", "[flags] [PROMPT...]",
-       "Answers one prompt. What comes first: standard input, then files, then the prompt.", true},
+       "Answers one prompt: standard input, then files, then the words, in this order.", true},
       {Command::batch, "dsv32 batch", "[flags] FILE -o FILE",
        "Answers a file of requests, many at a time, each as it would be answered alone.", true},
       {Command::chat, "dsv32 chat", "[flags]",
@@ -66,7 +66,7 @@ std::span<const CommandRow> commands() {
       {Command::inspect_model, "dsv32 inspect model", "[flags]", "The model file's metadata and tensors.",
        false},
       {Command::inspect_plan, "dsv32 inspect plan", "[flags]",
-       "What would lie where, in bytes, without loading anything.", false},
+       "Where weights and caches would be placed, in bytes, without loading anything.", false},
       {Command::inspect_tokens, "dsv32 inspect tokens", "[flags] [TEXT]",
        "The token ids of a text, or of standard input.", true},
       {Command::inspect_prompt, "dsv32 inspect prompt", "[flags] [PROMPT...]",
@@ -80,11 +80,11 @@ std::span<const CommandRow> commands() {
       {Command::cache_show, "dsv32 cache show", "[flags] [MODEL]",
        "The kept segments, of all models or of one, by its name or fingerprint.", true},
       {Command::cache_verify, "dsv32 cache verify", "[flags]",
-       "Reads all that is kept and removes what is damaged.", false},
+       "Checks all stored prefixes and removes damaged ones.", false},
       {Command::cache_prune, "dsv32 cache prune", "[flags] SIZE",
-       "Removes what the policy removes first, until SIZE is left.", true},
+       "Removes prefixes in the policy's order until at most SIZE is left.", true},
       {Command::cache_clear, "dsv32 cache clear", "[flags]",
-       "Removes all kept prefixes, and what is known of models' bytes.", false},
+       "Removes all kept prefixes, and the recorded digests of model files.", false},
       {Command::cache_path, "dsv32 cache path", "[flags]", "Where prefixes are kept.", false},
       {Command::talks_list, "dsv32 talks list", "[flags]",
        "The talks that are kept, the one used last first.", false},
@@ -109,7 +109,7 @@ std::span<const CommandRow> commands() {
       {Command::warm_status, "dsv32 warm status", "[flags]",
        "The processes that hold a model. Exit code 1: there is none.", false},
       {Command::warm_stop, "dsv32 warm stop", "[flags]",
-       "Ends those processes, or those of -m, after the requests under way are answered.", false},
+       "Ends warm processes (with -m only those of this model) after their running requests.", false},
       {Command::completion, "dsv32 completion", "bash|zsh|fish|man",
        "What the shell completes, or the manual page, on standard output.", true},
   };
@@ -122,8 +122,8 @@ const CommandRow& row_of(Command command) { return commands()[static_cast<size_t
 
 const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_taken) {
   if (words[0].starts_with("-"))
-    fail(ErrorKind::usage, format("%s comes before a command, expected it after one, see dsv32 help",
-                                  visible(words[0], false, 40).c_str()));
+    fail(ErrorKind::usage,
+         format("%s must come after the command, see dsv32 help", visible(words[0], false, 40).c_str()));
   const std::vector<const CommandRow*> members = members_of(words[0]);
   const std::string pair = words.size() > 1 && !members.empty() ? words[0] + " " + words[1] : "";
   for (const std::string& name : {pair, words[0]})
@@ -135,7 +135,7 @@ const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_
   if (!pair.empty() || members.empty()) fail_unknown(pair.empty() ? words[0] : pair, words);
   std::vector<std::string> names;
   for (const CommandRow* row : members) names.push_back(row->name().substr(words[0].size() + 1));
-  fail(ErrorKind::usage, words[0] + " what? one of " + joined(names, ", "));
+  fail(ErrorKind::usage, words[0] + " needs one of " + joined(names, ", "));
 }
 
 std::string exit_codes() {
@@ -162,13 +162,13 @@ Commands:
   batch             answer a file of requests
   chat              talk, at a terminal
   inspect model     the model file's metadata; also tokens, prompt, logits
-  inspect plan      what would lie where, in bytes
+  inspect plan      where weights and caches would be placed, in bytes
   cache list        kept prompts; also show, verify, prune, clear, path
   warm start        keep a model loaded; also status, stop
   talks list        the talks that are kept; also show, rename, delete, export
   check             whether this machine computes the model as it should
   bench             speed against what the machine can do
-  config            what holds without flags, and from where
+  config            the default values and their sources
   completion        what bash, zsh and fish complete, or the manual page
   help, version     this text; dsv32 COMMAND --help lists a command's flags
 

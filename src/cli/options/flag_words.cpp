@@ -247,7 +247,7 @@ ImaginedMachine parse_machine(const FlagValue& value) {
     if (std::ranges::any_of(terms, [](const std::string& term) { return parse_gpus(term).empty(); }))
       fail_value(value, kExpected);
     const std::string given = value.flag + " " + shown;
-    fail(ErrorKind::usage, given + " says nothing of the host's memory",
+    fail(ErrorKind::usage, given + " lacks the host's memory",
          "add it, such as " + given + "+256G; 0+256G has no GPU");
   }
   ImaginedMachine machine{shown, {}, *host};

@@ -182,7 +182,7 @@ BenchOptions real_size(const SyntheticTypes& types) {
 
 const Flag kEngineFlags[] = {
     {"model,m", "FILE",
-     "the GGUF file, of a split model its first part, or a part of its name if it is in models/, "
+     "the GGUF file (of a split model its first part), or a part of its name if it is in models/, "
      "$DSV32_MODELS or $XDG_DATA_HOME/dsv32/models (environment: DSV32_MODEL; else the only one there)",
      "Model", kOnModel | kWarmStop, [](O& o) { return field(o.engine.model_path); }},
     {"ctx,ctx-size,c", "N", "tokens of context", "Model", kPlanned & ~kMeasuring, kContext,
@@ -199,34 +199,33 @@ const Flag kEngineFlags[] = {
     {"gpus", "LIST", "which GPUs, such as 0,1", "Model", kOnEngine,
      [](O& o) { return field(o.engine.gpus, 0, kMostListed); }, "as few as suffice"},
     {"cpu-experts", "N",
-     "layers whose experts stay in host memory, where the CPU computes them: a number or auto, as few as "
-     "may be",
+     "layers whose experts stay in host memory, where the CPU computes them: a number, or auto: as few as "
+     "possible",
      "Model", kOnEngine, [](O& o) { return count(o.engine.n_cpu_experts, 0, 1000); }},
     {"kv-type", "TYPE", "how the cache stores latents: fp8, bf16 or f32", "Model", kOnEngine,
      [](O& o) {
        return choice(o.engine.kv_type, {"fp8", "bf16", "f32"});
      }},
     {"topk-buffer", "N",
-     "latent rows kept on the GPU for each layer in decode: a number, full, or auto, all if they fit and "
-     "else as many as do",
+     "latent rows kept on the GPU for each layer in decode: a number, full, or auto: all rows if "
+     "they fit, else as many as fit",
      "Model", kPlanned & ~kBenchBatch, kRows},
-    {"topk-buffer", "N", "rows of the top-k buffers; full: none, only full residency", "Model", kBenchBatch,
+    {"topk-buffer", "N", "rows of the top-k buffers; full: measure only full residency", "Model", kBenchBatch,
      kRows, "4096"},
     {"topk-buffer", "N", "rows of the buffer that is compared", "Model", kCheck,
      [](O& o) { return field(o.engine.topk_buffer, 1, kMaxInt32); }, "the model's top-k"},
     {"gpu-mem", "SIZE",
-     "most memory to take of each GPU, such as 24G, beside what CUDA itself needs; or a list, 24G,80G, one "
-     "for each of --gpus",
+     "limit for each GPU, such as 24G, without CUDA's own memory; or a list, 24G,80G, one for each of --gpus",
      "Model", kOnEngine, [](O& o) { return field(o.engine.gpu_mem); }, "all"},
     {"host-mem", "SIZE",
-     "most host memory to take beside the mapped model; may be more than what the system calls available, on "
+     "limit of host memory, without the mapped model; may exceed what the system calls available, on "
      "machines whose memory grows as it is touched",
      "Model", kOnEngine, [](O& o) { return field(o.engine.host_mem); }, "what is available"},
     {"chunk", "N", "most prompt tokens computed at a time", "Model", kOnEngine & ~kBench,
      [](O& o) { return field(o.engine.chunk, 1, 1 << 16); },
      "512, on a GPU 2048, with experts in host memory 8192"},
 
-    {"no-cache", nullptr, "prefixes are neither looked for nor kept", "Prefix cache", kCaching,
+    {"no-cache", nullptr, "neither use nor store prefixes", "Prefix cache", kCaching,
      [](O& o) { return off(o.uses_cache); }},
     {"cache-dir", "DIR", "where prefixes are kept", "Prefix cache", kCaching | kCache,
      [](O& o) { return field(o.cache.directory); }, "$XDG_CACHE_HOME/dsv32, else ~/.cache/dsv32"},
@@ -238,7 +237,7 @@ const Flag kEngineFlags[] = {
        return choice(o.cache.eviction, {"lru", "lfu", "fifo", "slru"});
      }},
     {"cache-write", "WHEN",
-     "when prefixes go to disk: through, at once; back, when memory needs their place, and at the end",
+     "when prefixes go to disk; through: at once; back: when memory runs short, and at the end",
      "Prefix cache", kCaching,
      [](O& o) {
        return choice(o.cache.write, {"through", "back"});
@@ -257,8 +256,8 @@ const Flag kEngineFlags[] = {
 // Rows before those of generation options.
 const Flag kAsking[] = {
     {"warm", "HOW",
-     "answer by a process of dsv32 warm start, which must hold the same file with the same flags of Model "
-     "and Prefix cache: auto, if there is one; only; never",
+     "whether a warm process answers (same file, same flags of Model and Prefix cache): auto, if one runs; "
+     "only; never",
      "Model", kGenerating,
      [](O& o) {
        return choice(o.warm, {"auto", "only", "never"});
@@ -279,8 +278,8 @@ const Flag kAsking[] = {
        return FlagField{set, nullptr, {"671b"}};
      }},
     {"type", "NAME",
-     "the same, in the formats of a file that llama-quantize calls so; Q4_K, and any other with -pure behind "
-     "it, is one format for all matrices",
+     "like --synthetic, in the formats of llama-quantize's type NAME; NAME-pure, or a plain format such as "
+     "Q4_K: one format for all matrices",
      "Planned", kPlan,
      [](O& o) {
        return FlagField{[&o](V value) { o.bench = real_size(parse_file_type(value)); }, nullptr, mix_names()};
@@ -293,15 +292,15 @@ const Flag kAsking[] = {
 
     {"layers", "N", "synthetic layers", "Measured", kMeasuring,
      [](O& o) { return field(o.bench.n_layers, 1, 1000); }},
-    {"dense", "N", "dense ones among them", "Measured", kMeasuring,
+    {"dense", "N", "how many of the synthetic layers are dense", "Measured", kMeasuring,
      [](O& o) { return field(o.bench.n_dense, 0, 1000); }},
     {"type", "NAME", "synthetic matrices' format", "Measured", kMeasuring,
      [](O& o) { return field(o.bench.types.matrices); }},
     {"head-type", "NAME", "format of synthetic attn_k_b and attn_v_b", "Measured", kMeasuring,
      [](O& o) { return field(o.bench.types.heads); }},
-    {"contexts", "LIST", "frontiers: tokens before the timed ones", "Measured", kBench,
+    {"contexts", "LIST", "context lengths at which to measure", "Measured", kBench,
      [](O& o) { return field(o.bench.contexts, 0, kMostListed); }, "0,4096,32768,131072"},
-    {"contexts", "LIST", "lengths of the sequences at their end", "Measured", kBenchBatch,
+    {"contexts", "LIST", "final length of each sequence", "Measured", kBenchBatch,
      [](O& o) { return field(o.bench.contexts, 1, kMostListed); }, "16384,32768,65536"},
     {"sequences", "LIST", "how many at a time", "Measured", kBenchBatch,
      [](O& o) { return field(o.bench.sequences, 1, kMostListed); }, "as many as fit"},
@@ -323,21 +322,21 @@ const Flag kAsking[] = {
      "line; - is standard input",
      "Batch", kBatch | kOnce, [](O& o) { return field(o.batch.input_path); }},
     {"out,output,o", "FILE",
-     "the answers, one a line, appended to those that it has, which are not asked again; - is standard "
+     "the output, one answer a line, appended; lines answered there already are skipped; - is standard "
      "output",
      "Batch", kBatch | kOnce, [](O& o) { return field(o.output_path); }},
     {"lines", nullptr, "each line of the input is a prompt, no JSON", "Batch", kBatch | kOnce,
      [](O& o) { return field(o.batch.is_lines); }},
-    {"ordered", nullptr, "answers in the order of the input instead of that of finishing", "Batch", kBatch,
+    {"ordered", nullptr, "write answers in the order of the input, not as they finish", "Batch", kBatch,
      [](O& o) { return field(o.batch.is_ordered); }},
-    {"retry-failed", nullptr, "remove from the answers what failed in an earlier run, and ask it again",
+    {"retry-failed", nullptr, "remove failed lines of earlier runs from the output and ask them again",
      "Batch", kBatch | kOnce, [](O& o) { return field(o.batch.retries_failed); }},
     {"shard", "I/N", "only the lines of the I-th of N runs, I from 0", "Batch", kBatch | kOnce,
      [](O& o) { return FlagField{[&o](V value) { o.batch.shard = parse_shard(value); }}; }},
-    {"each", nullptr, "each file of -f is a prompt by itself, the words behind it", "Many prompts",
+    {"each", nullptr, "each file of -f is a prompt of its own, followed by the words", "Many prompts",
      kRun | kOnce, [](O& o) { return field(o.batch.is_each); }},
     {"lines", nullptr,
-     "each line of -f FILE, else of standard input, is a prompt by itself, the words behind it",
+     "each line of -f FILE, else of standard input, is a prompt of its own, followed by the words",
      "Many prompts", kRun | kOnce, [](O& o) { return field(o.batch.is_lines); }},
     {"parallel", "N", "most prompts at a time, with --each or --lines", "Many prompts", kRun, kParallel,
      "what suits the machine"},
@@ -347,11 +346,11 @@ const Flag kAsking[] = {
      kRun | kPrompt | kCheck | kOnce, [](O& o) { return field(o.prompt); }},
     {"file,prompt-file,f", "FILE", "a text before the prompt; may be repeated; - is standard input", "Prompt",
      kRun | kPrompt | kCheck | kOnce, [](O& o) { return field(o.files); }},
-    {"system", "TEXT", "the system prompt; in a batch, of lines that are a prompt", "Prompt",
+    {"system", "TEXT", "the system prompt (in a batch: of lines with a prompt instead of messages)", "Prompt",
      kGenerating | kPrompt, [](O& o) { return field(o.system_text); }},
     {"system-file", "FILE", "the same, from a file", "Prompt", kGenerating | kPrompt,
      [](O& o) { return field(o.system_file); }},
-    {"no-stdin", nullptr, "do not read standard input, as in a loop that reads it itself, unless - names it",
+    {"no-stdin", nullptr, "do not read standard input unless - names it, for loops that read it themselves",
      "Prompt", kRun | kPrompt, [](O& o) { return field(o.leaves_stdin); }},
     {"raw", nullptr, "the prompt is rendered already: no chat format, special tokens by name", "Prompt",
      kRun | kBatch | kPrompt, [](O& o) { return field(o.is_raw); }},
@@ -385,16 +384,15 @@ const Flag kAnswering[] = {
     {"seed", "N", "a line without a seed derives its own from this and from its request", "Answer", kBatch,
      [](O& o) { return FlagField{[&o](V value) { o.seed = parse_seed(value, false); }}; }, "0"},
     {"logprobs", "K",
-     "log-probabilities, and the K likeliest tokens in each place (0 to 20); of run only with --json",
-     "Answer", kRun | kBatch, [](O& o) { return field(o.generation.n_top_logprobs, 0, kMostTopLogprobs); },
-     "none"},
+     "log-probability of each token and of the K likeliest (0 to 20); with run only with --json", "Answer",
+     kRun | kBatch, [](O& o) { return field(o.generation.n_top_logprobs, 0, kMostTopLogprobs); }, "none"},
 
     {"tokens", "IDS", "token ids, with commas or spaces between them, or @FILE", "Logits", kLogits | kOnce,
      [](O& o) { return field(o.token_list); }},
     {"out,o", "FILE",
      "where to: float32 [n_tokens, vocab_size], row-major, little-endian; - is standard output", "Logits",
      kLogits | kOnce, [](O& o) { return field(o.output_path); }},
-    {"special", nullptr, "take the names of special tokens in TEXT for these tokens", "Tokens", kTokens,
+    {"special", nullptr, "read names of special tokens in TEXT as these tokens", "Tokens", kTokens,
      [](O& o) { return field(o.parse_special); }},
 
     {"thinking", "WHERE", "show: on standard error; hide; stdout: with its tags", "Output", kTalking,
@@ -406,9 +404,9 @@ const Flag kAnswering[] = {
      "Output", kRun, kJson},
     {"json", nullptr, "one JSON object on standard output", "Output",
      kModel | kPlan | kTokens | kPrompt | kCheck | kCache | kMeasuring, kJson},
-    {"dry-run", nullptr, "name what is damaged, and remove nothing", "Output", kCacheVerify | kOnce,
+    {"dry-run", nullptr, "only report damage, remove nothing", "Output", kCacheVerify | kOnce,
      [](O& o) { return field(o.is_dry_run); }},
-    {"json", nullptr, "a JSON object for each of them, one a line", "Output", kTalksList | kWarmStatus,
+    {"json", nullptr, "one JSON object a line for each talk or process", "Output", kTalksList | kWarmStatus,
      kJson},
     {"json", nullptr, "one JSON object, {\"messages\": [...]}, as a line of batch, instead of Markdown",
      "Output", kTalksExport, kJson},

@@ -113,7 +113,7 @@ std::string look_up(const std::string& name) {
   const std::string shown = visible(name, false, 80);
   if (!fitting.empty())
     fail(ErrorKind::usage, format("-m %s fits several models: %s", shown.c_str(), list_of(fitting).c_str()));
-  fail(ErrorKind::usage, format("-m %s is no file, and no model has such a name%s", shown.c_str(),
+  fail(ErrorKind::usage, format("-m %s is neither a file nor a model's name%s", shown.c_str(),
                                 all.empty() ? "" : ("; there are " + list_of(all)).c_str()));
 }
 
@@ -164,8 +164,9 @@ std::string find_model(const Options& options) {
     if (found.size() > 1 || wants_other)
       std::erase_if(found, [&](const Candidate& model) { return model.path == ours; });
   if (found.size() == 1) return found.front().path;
-  const std::string none = std::string("no model is named and models/ holds none") +
-                           (wants_other ? " but what came with the program" : "");
+  const char* none = wants_other
+                         ? "no model is named, and models/ has none but those that came with the program"
+                         : "no model is named and models/ holds none";
   fail(ErrorKind::usage, found.empty() ? none : "no model is named and there are several: " + list_of(found),
        wants_other ? "--type Q4_K_M plans for the real model without a file, -m FILE for another"
                    : "name one with -m FILE or in the environment variable DSV32_MODEL");

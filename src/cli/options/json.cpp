@@ -33,7 +33,7 @@ size_t end_of_string(std::string_view text, size_t at) {
 
 ReadJson parse_outside_json(std::string_view text, int max_depth) {
   const auto check_depth = [max_depth](int depth, ReadJson::parse_event_t, const ReadJson&) {
-    if (depth > max_depth) fail(ErrorKind::usage, "it nests too deep");
+    if (depth > max_depth) fail(ErrorKind::usage, "the JSON is nested too deeply");
     return true;
   };
   try {

@@ -78,9 +78,9 @@ std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& fi
   if (options.warm == WarmUse::only)
     fail(ErrorKind::io, why.what(),
          !why.hint().empty() ? why.hint()
-                             : "dsv32 warm start with the same -m and flags; dsv32 warm status lists those "
-                               "there are");
-  if (is_told) say(std::string("warm: ") + why.what() + "; it is loaded here");
+                             : "dsv32 warm start with the same -m and flags; dsv32 warm status lists the "
+                               "running ones");
+  if (is_told) say(std::string("warm: ") + why.what() + "; loading the model in this process");
   return nullptr;
 }
 
@@ -273,7 +273,7 @@ void Model::leave_warm(const Error& why) {
   end_interrupted();
   for (const auto& [number, asked] : asked_)
     if (asked->is_waiting() && !options_.quiet && options_.warm != WarmUse::only)
-      return asked->listener.on_notice(std::string(why.what()) + ": the model is opened anew");
+      return asked->listener.on_notice(std::string(why.what()) + ": opening the model again");
 }
 
 bool Model::any(bool (Asked::*is_so)() const) const {

@@ -31,7 +31,7 @@ std::string duration_text(int64_t seconds) {
 
 // Sends the line to the waiting parent, and closes the pipe. If the parent has ended, this process ends too.
 void report_ready(OwnedFd ready, const std::string& line) {
-  if (write(ready.get(), line.data(), line.size()) < 0) fail(ErrorKind::io, "nobody waits any more");
+  if (write(ready.get(), line.data(), line.size()) < 0) fail(ErrorKind::io, "the starting command has ended");
 }
 
 // Closes inherited files, such as locks, and pipes that somebody reads to their end.
@@ -140,10 +140,10 @@ void await_end(WarmLink& link, const std::string& path) {
 
 int warm_start_command(const Options& options) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) fail(ErrorKind::io, "the system gives no pipe");
+  if (pipe2(ends, O_CLOEXEC) != 0) fail(ErrorKind::io, "cannot make a pipe");
   OwnedFd reads(real_file_system(), ends[0]), writes(real_file_system(), ends[1]);
   const pid_t child = fork();
-  if (child < 0) fail(ErrorKind::io, "the system gives no process");
+  if (child < 0) fail(ErrorKind::io, "cannot make a process");
   if (child == 0) {
     reads.reset();
     return hold(options, std::move(writes));
@@ -158,7 +158,7 @@ int warm_status_command(const Options& options) {
     write_out((options.json ? warm_line(greeting.answer) : status_line(greeting.answer)) + "\n");
     ++n;
   });
-  if (n + n_mute == 0) say("no warm process is there");
+  if (n + n_mute == 0) say("no warm process is running");
   return n > 0 ? 0 : 1;
 }
 
@@ -173,7 +173,7 @@ int warm_stop_command(const Options& options) {
     ++n;
     if (std::optional<WarmGreeting> stopped = greet_warm(path, "stop")) await_end(stopped->link, path);
   });
-  if (n == 0 && n_mute == 0) say("no warm process " + (model.empty() ? "is there" : "holds " + model));
+  if (n == 0 && n_mute == 0) say("no warm process " + (model.empty() ? "is running" : "holds " + model));
   return n_mute > 0 || (n == 0 && !model.empty()) ? 1 : 0;
 }
 

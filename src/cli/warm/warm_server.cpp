@@ -206,7 +206,7 @@ class WarmServer {
       return;
     }
     const auto number = fields.integer("ask", 0, kMostNumber);
-    if (!number || !client.wants_answers) fail(ErrorKind::usage, "the line asks for nothing that there is");
+    if (!number || !client.wants_answers) fail(ErrorKind::usage, "the line has no known request");
     if (is_ending_) return queue(client.link, {{"of", *number}, {"ending", true}});
     try {
       const ReadJson* request = fields.find("request");
@@ -234,7 +234,7 @@ class WarmServer {
       is_ending_ = is_ending_ || client.wants_end;
       if (!client.wants_end) client.leave();
     } else {
-      fail(ErrorKind::usage, "the warm process knows answers, status and stop");
+      fail(ErrorKind::usage, "expected want to be answers, status or stop");
     }
   }
 

@@ -36,7 +36,7 @@ bool is_folder_safe(const std::string& folder) {
   if (lstat(folder.c_str(), &info) != 0) return false;
   if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0)
     fail(ErrorKind::io, format("%s is no folder of this user alone", visible(folder).c_str()),
-         "chmod 700 makes one of your own so");
+         "if it is yours, chmod 700 it");
   return true;
 }
 
@@ -281,6 +281,6 @@ Request warm_request(const ReadJson& json) {
   fail(ErrorKind::usage, "the request cannot be read");
 }
 
-void fail_unread() { throw WarmGone("a warm process said what cannot be understood"); }
+void fail_unread() { throw WarmGone("a warm process sent an unreadable line"); }
 
 }  // namespace dsv32
