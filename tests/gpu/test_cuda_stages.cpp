@@ -43,8 +43,8 @@ std::vector<float> logits_of(const GgufFile& file, int64_t border, int64_t buffe
   const std::unique_ptr<Timeline> timeline = cache.open();
   const std::vector<int32_t> tokens = random_tokens(kPrompt + kMadeByDecode, 3);
   const auto run = [&](Role role, int64_t begin, int64_t n) {
-    const auto first = tokens.begin() + begin;
-    forward.run({role, {timeline.get()}, {first, first + n}, begin + n >= kPrompt ? 1 : 0});
+    const auto from = tokens.begin() + begin;
+    forward.run({role, {timeline.get()}, {from, from + n}, begin + n >= kPrompt ? 1 : 0});
   };
   for (int64_t at = 0; at < kPrompt; at += kChunk) run(Role::prefill, at, std::min(kChunk, kPrompt - at));
   std::vector<float> all = forward.logits();
