@@ -125,7 +125,9 @@ BOOST_AUTO_TEST_CASE(greedy_answers_are_the_same_from_disk) {
   write_tiny_model(path, {});
   const GgufFile file(path);
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
-  const std::vector<int32_t> prompt = tokenizer->encode(std::string(600, 'x') + " what is a row?", false);
+  std::string text(600, 'x');
+  text += " what is a row?";
+  const std::vector<int32_t> prompt = tokenizer->encode(text, false);
   EngineOptions options = options_with_disk(dir.file("cache"), {});
   options.context = 1024;
   options.cache->write = WritePolicy::write_back;
