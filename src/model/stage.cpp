@@ -107,13 +107,12 @@ void Stage::place_logits() {
 }
 
 bool Stage::advance() {
-  const bool is_watched = observer_ || (laps_ && !laps_->is_whole);
+  const bool is_watched = observer_ || laps_;
   if (step_.role == Role::decode && !is_watched)
     replay();
   else if (run_layer())
     return true;
   lap("other");
-  lap("step", true);
   return false;
 }
 
@@ -207,10 +206,10 @@ bool Stage::is_observed(const char* stage) const {
   return observer_ && (observed_stages_.empty() || std::ranges::count(observed_stages_, stage) > 0);
 }
 
-void Stage::lap(const char* name, bool is_whole) {
-  if (!laps_ || laps_->is_whole != is_whole) return;
+void Stage::lap(const char* name) {
+  if (!laps_) return;
   backend_.mark();
-  laps_->names.push_back(name);
+  laps_->push_back(name);
 }
 
 void Stage::observe(const char* stage, const float* values, int64_t width) {

@@ -56,13 +56,9 @@ struct Observation {
 using Observer = std::function<void(const Observation&)>;
 
 // Where the time of steps goes: the backend marks the begin of a step and the end of each lap
-// (Backend::laps).
-struct Laps {
-  // True: a step is one lap, "step", and decode is recorded as usual. False: a lap is one or several
-  // operations: "index_scores", "attention", ... (see the calls of lap()).
-  bool is_whole = false;
-  std::vector<const char*> names = {};  // of the laps, in order
-};
+// (Backend::laps), and these are the laps' names, in order. A lap is one or several operations:
+// "index_scores", "attention", ... (see the calls of lap()).
+using Laps = std::vector<const char*>;
 
 // The working memory of a step: every intermediate of one layer.
 //
@@ -236,7 +232,7 @@ class Stage {
   void observe(const char* stage, const float* values, int64_t width);
   void observe_ints(const char* stage, int32_t* ints, int64_t width);
   bool is_observed(const char* stage) const;
-  void lap(const char* name, bool is_whole = false);
+  void lap(const char* name);
 
   Backend& backend_;
   const ModelArgs& args_;

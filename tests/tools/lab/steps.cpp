@@ -26,13 +26,12 @@ void make_step(Engine& engine, std::span<const std::unique_ptr<ByHand>> sessions
   step.role = Role::decode;
   for (const auto& session : sessions) step.timelines.push_back(&session->timeline());
   step.tokens.assign(sessions.size(), kToken);
-  laps.names.clear();
+  laps.clear();
   const auto start = std::chrono::steady_clock::now();
   engine.forward().run(std::move(step));
   const std::vector<double> lap_seconds = engine.backend().laps();
   double host = seconds_since(start);
-  for (size_t i = 0; i < laps.names.size(); ++i)
-    seconds[laps.names[i]] += lap_seconds[i], host -= lap_seconds[i];
+  for (size_t i = 0; i < laps.size(); ++i) seconds[laps[i]] += lap_seconds[i], host -= lap_seconds[i];
   seconds["host"] += host;
 }
 
