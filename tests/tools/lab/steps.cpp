@@ -16,8 +16,7 @@
 namespace dsv32 {
 namespace {
 
-constexpr int64_t kUntimed = 3;  // steps that fill the buffers
-constexpr int32_t kToken = 1;    // any
+constexpr int32_t kToken = 1;  // any
 
 // A step of all sessions, and the seconds of its parts; "host": the time that the device has nothing to do.
 void make_step(Engine& engine, std::span<const std::unique_ptr<ByHand>> sessions, Laps& laps,
@@ -42,7 +41,8 @@ int lab_steps(const LabOptions& options) {
   const int64_t context = bench.contexts.empty() ? 16384 : bench.contexts.front();
   const int64_t n = bench.sequences.empty() ? 1 : bench.sequences.front();
   EngineOptions asked = options.engine;
-  asked.context = context + kUntimed + bench.n_decode + 1;
+  const int64_t n_steps = timed_tokens(bench.n_decode);
+  asked.context = context + n_steps + 1;
   const MeasuredModel model(options);
   const std::unique_ptr<Engine> engine = model.open(options_for_batch(model.args(), asked, n));
   if (engine->forward().n_stages() != 1) fail(ErrorKind::usage, "several devices have no time in common");
@@ -51,8 +51,8 @@ int lab_steps(const LabOptions& options) {
   Laps laps;
   engine->forward().set_laps(&laps);
   std::map<std::string, double> seconds;
-  for (int64_t i = 0; i < kUntimed + bench.n_decode; ++i) {
-    if (i == kUntimed) seconds.clear();
+  for (int64_t i = 0; i < n_steps; ++i) {
+    if (i == n_steps - bench.n_decode) seconds.clear();  // the first steps filled the buffers
     forced.next();
     make_step(*engine, sessions, laps, seconds);
   }
