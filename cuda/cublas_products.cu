@@ -105,7 +105,7 @@ bool has_our_bits(const Product& product, const Launch& launch) {
 }
 
 bool can_take(const Product& product) {
-  return uses_library(product.n_places, kernel_family()) && product.n_splits == 1 && !product.tiles &&
+  return uses_library(product.n_places, card().family) && product.n_splits == 1 && !product.tiles &&
          reinterpret_cast<uintptr_t>(product.y) % 16 == 0 && product.y_stride % 4 == 0 &&
          product.y_mat_stride % 4 == 0;
 }

@@ -361,8 +361,8 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   Cut cut{is_gated, 1, 1, 0, 0, ceil_div(n_together, 8) * 8};
   const int n_chunks = runs.runs ? 1 : ceil_div(rows.n_tokens, cut.n_columns);
   const int n_stage_bytes = kWarps * kBandTile * Steps<kType>::kSlot + cut.n_columns * X::kBytes;
-  const int place = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
-  const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
+  const int place = card().sm_bytes / 2 - kReserved;
+  const int block_limit = card().block_bytes - kReserved;
   const auto stages_in = [&](int room, int n_slots) {
     return (room - n_slots * cut.slot_sums() * 4) / n_stage_bytes;
   };
@@ -372,7 +372,7 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
     return layout.n_split > 1 || n_parts == 1 ? std::min(n_units, 2) : n_parts == 2 ? 1 : n_units;
   };
   cut.n_parts = choose_parts(layout, int64_t{n_groups} * n_chunks * n_problems, 2 * launch.n_sms, [&](int n) {
-    return is_hopper_or_later() && stages_in(place, slots_of(n)) >= 2;
+    return card().has_clusters && stages_in(place, slots_of(n)) >= 2;
   });
   cut.n_slots = slots_of(cut.n_parts);
   while ((layout.n_split << layout.log_warps) / cut.n_parts > cut.n_slots << cut.log_units) ++cut.log_units;

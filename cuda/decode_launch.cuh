@@ -17,8 +17,8 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
   const int n_beside = Sizes::partial(layout.stride) + Sizes::x(layout.n_steps_block, n_together);
   // The limits also cover static shared memory and the 1 KiB that the system takes per block.
   constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + kThreads * 4 + 128;
-  const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
-  const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
+  const int block_limit = card().block_bytes - kReserved;
+  const int half_sm = card().sm_bytes / 2 - kReserved;
   const auto stages_in = [&](int64_t n_bytes) { return static_cast<int>(n_bytes / Sizes::ring(1)); };
 
   const int n_token_groups = ceil_div(rows.n_tokens, kBlockTokens);
@@ -134,7 +134,7 @@ inline DecodeRows tokens_of(DecodeRows rows, int first, int n) {
 template <int kMats>
 bool launch_part(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Beside& beside,
                  const Launch& launch) {
-  const DecodeChoice choice = choose_decode(type, rows.n_tokens, runs.runs ? runs.most : 0, kernel_family());
+  const DecodeChoice choice = choose_decode(type, rows.n_tokens, runs.runs ? runs.most : 0, card().family);
   bool is_beside_done = false;
   switch (choice.kernel) {
     case DecodeKernel::float_rows: launch_float_rows<kMats>(rows, launch); break;

@@ -342,9 +342,12 @@ inline int choose_log_warps(const DecodeRows& rows, int n_steps) {
 }
 
 // How many blocks of a cluster share a tile: enough for two blocks per multiprocessor, as long as each block
-// has steps for most of its warps.
+// has steps for most of its warps. It cuts the sums, so the generic family never shares: some of its cards
+// have no clusters.
 inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
-  if (rows.is_undivided || rows.n_problems_token > 1 || log_warps < 3 || !is_hopper_or_later()) return 1;
+  if (rows.is_undivided || rows.n_problems_token > 1 || log_warps < 3 ||
+      card().family != KernelFamily::hopper)
+    return 1;
   constexpr int kLeastSteps = kWarps - 2, kMostBlocks = 8;
   const int n_tiles = ceil_div(rows.matrices[0].n_rows, kBandTile);
   int n = 1;

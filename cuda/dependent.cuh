@@ -67,9 +67,6 @@ struct Grid {
   Count n_cluster = 1;  // blocks of a cluster, along x
 };
 
-// Dependent launches and clusters come with Hopper.
-inline bool is_hopper_or_later() { return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9; }
-
 // Enqueues a kernel. Throws Error{device} with the kernel's mangled name.
 template <typename... Params, typename... Args>
 void enqueue(void (*kernel)(Params...), const Grid& grid, cudaStream_t stream, bool is_dependent,
@@ -105,11 +102,11 @@ void enqueue(void (*kernel)(Params...), const Grid& grid, cudaStream_t stream, b
 // same split of an SM's L1 and shared memory: a block with another split starts only on an empty SM.
 template <typename... Params, typename... Args>
 void launch_kernel(void (*kernel)(Params...), const Grid& grid, const Launch& launch, Args&&... args) {
-  const bool is_hopper = is_hopper_or_later();
-  if (is_hopper)
+  const bool can_depend = card().has_clusters;
+  if (can_depend)
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
-  enqueue(kernel, grid, launch.stream, is_hopper && !launch.is_plain, std::forward<Args>(args)...);
+  enqueue(kernel, grid, launch.stream, can_depend && !launch.is_plain, std::forward<Args>(args)...);
 }
 
 // Launches a kernel that starts when all earlier work is done.

@@ -1,4 +1,7 @@
 // Which GPUs there are, and why one of them cannot be used.
+#include <map>
+#include <mutex>
+
 #include "cuda/cuda_backend.h"
 #include "cuda/launch.h"
 
@@ -66,6 +69,21 @@ int n_cuda_devices() {
   return 0;
 }
 
-bool cuda::has_hopper_products() { return attributes_of(probe_kernel).sharedSizeBytes > 0; }
+const cuda::Card& cuda::card() {
+  static std::mutex mutex;
+  static std::map<int, Card> cards;
+  int device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  const std::lock_guard lock(mutex);
+  if (const auto known = cards.find(device); known != cards.end()) return known->second;
+  const cudaFuncAttributes code = attributes_of(probe_kernel);
+  if (code.sharedSizeBytes == 0)
+    return cards[device] = {KernelFamily::generic, code.ptxVersion >= 90, kGenericSharedBytes,
+                            kGenericSharedBytes + 1024};
+  Card& hopper = cards[device] = {KernelFamily::hopper, true, 0, 0};
+  CUDA_CHECK(cudaDeviceGetAttribute(&hopper.block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&hopper.sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+  return hopper;
+}
 
 }  // namespace dsv32

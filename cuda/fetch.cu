@@ -124,7 +124,7 @@ void fetch_latents(const FetchLatents& op, const Launch& launch) {
   if (n_tokens == 0 || op.topk == 0) return;
   if (row_bytes <= 0 || op.topk < 0)
     fail(ErrorKind::internal, format("fetch_latents: top-k %ld, rows of %ld bytes", op.topk, row_bytes));
-  if (row_bytes <= kStageBytes && has_whole_words(op.cache) && is_of_hopper(fetch_bulk_kernel)) {
+  if (row_bytes <= kStageBytes && has_whole_words(op.cache) && card().has_clusters) {
     const auto n_stage_rows = static_cast<int>(std::min<int64_t>(kStageBytes / row_bytes, kMostStageRows));
     const int64_t n_bytes = kBlockCarriers * kStages * n_stage_rows * row_bytes;
     return launch_plain(fetch_bulk_kernel, {kCarriers / kBlockCarriers, 32 * kBlockCarriers, n_bytes}, launch,

@@ -245,7 +245,7 @@ inline FloatTiles choose_tiles(const DecodeRows& rows, int n_mats, int n_sms) {
   FloatTiles tiles{};
   const int n_sides = ceil_div(rows.n_tokens, kSide);
   tiles.n_token_sides = ceil_div(n_sides, ceil_div(n_sides, kMostSides));
-  tiles.n_split = is_hopper_or_later() ? kWarps : 1;
+  tiles.n_split = card().has_clusters ? kWarps : 1;
   const int64_t n_columns = kWarps * rows.n_problems * ceil_div(rows.n_tokens, tiles.n_tokens());
   tiles.n_row_sides = kMostSides;
   while (tiles.n_row_sides > 1 &&
@@ -257,8 +257,8 @@ inline FloatTiles choose_tiles(const DecodeRows& rows, int n_mats, int n_sms) {
 template <int kMats>
 void launch_float_tiles(const DecodeRows& rows, FloatTiles tiles, bool is_aligned, const Launch& launch) {
   tiles.is_aligned = is_aligned;
-  const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - 1024;
+  const int block_limit = card().block_bytes;
+  const int half_sm = card().sm_bytes / 2 - 1024;
   const int room = tiles.n_threads() > kThreads ? block_limit : half_sm;
   const int n_steps = ceil_div(rows.n_cols, kLaneColumns * kThreads) * (kWarps / tiles.n_split);
   for (tiles.n_stages = std::min(kMaxStages, n_steps + 1);

@@ -130,7 +130,7 @@ void multiply(const Product& product, const Launch& launch) {
 
 void multiply_direct(const Product& product, const Launch& launch) {
   if (multiply_by_library(product, launch)) return;
-  if (!product.tiles && has_hopper_products()) return multiply_direct_hopper(product, launch);
+  if (!product.tiles && card().family == KernelFamily::hopper) return multiply_direct_hopper(product, launch);
   launch_plain(multiply_direct_kernel, {product_grid(product, kRows), kThreads, kSharedBytes}, launch,
                product);
 }

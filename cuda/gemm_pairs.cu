@@ -447,7 +447,7 @@ bool has_pairs(const WeightMatrix& weight) {
                           (weight.n_mats == 1 || weight.mat_bytes % 16 == 0);
     fits = Pairs<kType, false>::kFits && Pairs<kType, true>::kFits && (!kIsWhole<kType> || is_whole);
   });
-  return fits && has_hopper_products();
+  return fits && card().family == KernelFamily::hopper;
 }
 
 void multiply_pairs(const PairProduct& op, const Launch& launch) {

@@ -156,7 +156,7 @@ void indexer_scores(const IndexerScores& op, const Launch& launch) {
   const Scoring scoring = scoring_of(op);
   const int64_t n_pages = op.step.max_pos / kPageTokens + 1;
   const bool has_fast_shape = op.cache.layout.kv_type != KvType::f32 && scoring.dim == kDim;
-  switch (choose_scores(op.n_heads, has_fast_shape, kernel_family())) {
+  switch (choose_scores(op.n_heads, has_fast_shape, card().family)) {
     case ScoreKernel::plain:
       return launch_kernel(score_plain_kernel,
                            {{n_pages, scoring.n_tokens}, kPlainThreads, scoring.dim * (kPage + 1) * 4},

@@ -68,15 +68,18 @@ struct Launch {
   Launch with(Workspace& scratch) const { return {stream, &scratch, n_sms, is_plain, n_done}; }
 };
 
-constexpr int kMostSharedBytes = 227 * 1024;  // of a block on Hopper
+// Shared memory of a block: on Hopper; and for the generic family, whose smallest cards (8.6, 8.9, 12.0) have
+// no more. That family never asks for more, so that it does the same on every card.
+constexpr int kMostSharedBytes = 227 * 1024, kGenericSharedBytes = 99 * 1024;
 
-// Of the current device.
-inline int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
-  return value;
-}
+// What the code that the current device runs may use. devices.cu.
+struct Card {
+  KernelFamily family;  // hopper: the code was built for sm_90a and has Hopper's products (wgmma)
+  bool has_clusters;    // the code was built for 9.0 or later: clusters, bulk copies, dependent launches
+  int block_bytes;      // shared memory of a block, static and dynamic
+  int sm_bytes;         // shared memory of a multiprocessor, with 1 KiB of the system's for each block
+};
+const Card& card();
 
 template <typename Kernel>
 cudaFuncAttributes attributes_of(Kernel* kernel) {
@@ -85,24 +88,10 @@ cudaFuncAttributes attributes_of(Kernel* kernel) {
   return attributes;
 }
 
-// Whether the code that the device runs was built for Hopper or later: it has bulk copies and clusters.
-template <typename Kernel>
-bool is_of_hopper(Kernel* kernel) {
-  return attributes_of(kernel).ptxVersion >= 90;
-}
-
 // Bytes of dynamic shared memory that a launch may ask for.
 template <typename Kernel>
 int most_shared_bytes(Kernel* kernel) {
-  return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) -
-         static_cast<int>(attributes_of(kernel).sharedSizeBytes);
-}
-
-// Whether the code that the current device runs has Hopper's products (wgmma): it was built for sm_90a.
-// devices.cu.
-bool has_hopper_products();
-inline KernelFamily kernel_family() {
-  return has_hopper_products() ? KernelFamily::hopper : KernelFamily::generic;
+  return card().block_bytes - static_cast<int>(attributes_of(kernel).sharedSizeBytes);
 }
 
 inline bool is_aligned(const void* p, size_t n_bytes) {

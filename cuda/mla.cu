@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kRank / 4) mla_combine_kernel(const Attend op,
 // heads or the device has too little shared memory.
 template <KvType kKv, int kTiles>
 bool attend_tiles(const Attend& op, Plan plan, const Launch& launch) {
-  const int n_most_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const int n_most_bytes = card().block_bytes;
   if (shared_bytes<kKv, kTiles>(1) > n_most_bytes || (kTiles > 1 && op.n_heads <= kTiles * 8)) return false;
   plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 16 * kTiles));
   plan.n_stages = shared_bytes<kKv, kTiles>(2) <= n_most_bytes ? 2 : 1;
@@ -292,7 +292,7 @@ bool has_fast_shape(const Attend& op) {
 }
 
 AttentionKernel kernel_of(const Attend& op) {
-  return choose_attention(op.step.role == Role::decode, op.n_heads, has_fast_shape(op), kernel_family());
+  return choose_attention(op.step.role == Role::decode, op.n_heads, has_fast_shape(op), card().family);
 }
 
 }  // namespace

@@ -376,8 +376,7 @@ bool can_fetch_resolved(const Resolve& op) {
   constexpr int kLeastRows = 16;  // with fewer a separate fetch is as fast
   const CacheView& cache = op.cache;
   return cache.buffers && op.step.n_tokens <= kFewFetchTokens && cache.layout.row_bytes() > 0 &&
-         has_whole_words(cache) && is_of_hopper(resolve_kernel<true, true>) &&
-         room_to_fetch(op).n_rows >= kLeastRows;
+         has_whole_words(cache) && card().has_clusters && room_to_fetch(op).n_rows >= kLeastRows;
 }
 
 void resolve(const Resolve& op, bool fetches, const Launch& launch) {

@@ -213,7 +213,7 @@ void sample(const Sample& op, const Launch& launch) {
          format("sample: %ld tokens to choose from, expected 1 to %ld", op.vocab_size, kMostTokens));
   if (op.n_top > std::min(op.vocab_size, kMostTopLogprobs))
     fail(ErrorKind::internal, format("sample: the %ld likeliest of %ld tokens", op.n_top, op.vocab_size));
-  const int n_blocks = is_of_hopper(sample_kernel) ? blocks_per_row(op, launch.n_sms) : 1;
+  const int n_blocks = card().has_clusters ? blocks_per_row(op, launch.n_sms) : 1;
   Found* shares = launch.workspace->take<Found>(op.n_tokens * kShares);
   SampleRule* all_rules = launch.workspace->take<SampleRule>(op.n_tokens);
   for (int64_t first = 0; first < op.n_tokens; first += kRulesOfALaunch) {

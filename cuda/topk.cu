@@ -286,7 +286,7 @@ int list_room(Kernel* kernel, int n_blocks) {
 template <int kThreads>
 void launch_select(const SelectTopk& op, bool are_long, const Launch& launch) {
   const auto kernel = select_topk_kernel<kThreads>;
-  const int n_blocks = are_long && is_of_hopper(kernel) ? blocks_per_row(op.step.n_tokens, launch.n_sms) : 1;
+  const int n_blocks = are_long && card().has_clusters ? blocks_per_row(op.step.n_tokens, launch.n_sms) : 1;
   const int n_room = are_long ? list_room(kernel, n_blocks) : 0;
   const int n_bytes = ((n_blocks + 1) * n_room + kListHead * n_blocks) * 4;
   launch_kernel(kernel, {op.step.n_tokens * n_blocks, kThreads, n_bytes, n_blocks}, launch, op, n_room);
