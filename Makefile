@@ -27,14 +27,14 @@ TEST_PACKAGES := libboost-test-dev  # large, so only the tests install it
 PACKAGES := g++ libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev libssl-dev libxxhash-dev nlohmann-json3-dev
 
 # The CUDA half. CUDA_ARCHS: compute capabilities, e.g. "86 90"; by default those of the GPUs here, or 90. Hopper's kernels use
-# instructions that only 9.0 has, so 90 means 90a. All others get the generic kernels. ptx80 is the same as 80 in the form
-# that the driver compiles at the first start: so the generic kernels are tested on any later GPU.
+# instructions that only 9.0 has, so 90 means 90a. All others get the generic kernels. 80on90 is what 80 compiles, as machine
+# code for 9.0: so the generic kernels are tested on a Hopper.
 NVCC       := nvcc
 GPUS       := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u)
 CUDA       ?= $(if $(and $(shell command -v $(NVCC)),$(GPUS)),1,0)
 CUDA_ARCHS ?= $(or $(GPUS),90)
 override CUDA_ARCHS := $(patsubst 90,90a,$(CUDA_ARCHS))
-code_for    = -gencode arch=compute_$(1:ptx%=%),code=$(if $(filter ptx%,$1),compute_$(1:ptx%=%),sm_$1)
+code_for    = -gencode arch=compute_$(firstword $(subst on, ,$1)),code=sm_$(lastword $(subst on, ,$1))
 CUDA_HOME  ?= $(patsubst %/bin/,%,$(dir $(shell command -v $(NVCC))))
 NVCCFLAGS  := -std=c++20 -O2 -lineinfo --expt-relaxed-constexpr -Xcompiler -Wall,-Wextra -Werror all-warnings \
               $(foreach arch,$(CUDA_ARCHS),$(call code_for,$(arch))) -MMD -MP -Isrc -I.

@@ -108,13 +108,15 @@ class CudaBackend : public Backend {
   }
 
   const char* name() const override { return "cuda"; }
-  // Grids depend on the number of multiprocessors, and exp and sin on the toolkit: bits may differ with
-  // either.
+  // Tensor cores differ between architectures, exp and sin between toolkits, and grids depend on the number
+  // of multiprocessors: bits may differ with each. The generic kernels also run on a Hopper.
   std::string numerics() const override {
     select();
-    return format(
-        "cuda/sm_%d%d/%d-sms/toolkit-%d/epoch-%d", cuda::device_attribute(cudaDevAttrComputeCapabilityMajor),
-        cuda::device_attribute(cudaDevAttrComputeCapabilityMinor), n_sms_, CUDART_VERSION, kNumericsEpoch);
+    return format("cuda/%ssm_%d%d/%d-sms/toolkit-%d/epoch-%d",
+                  cuda::card().family == KernelFamily::generic ? "generic/" : "",
+                  cuda::device_attribute(cudaDevAttrComputeCapabilityMajor),
+                  cuda::device_attribute(cudaDevAttrComputeCapabilityMinor), n_sms_, CUDART_VERSION,
+                  kNumericsEpoch);
   }
   bool works_in_host_memory() const override { return false; }
   // With 16 processors decode of one sequence gains 12 to 16 %: 15 threads read 125 GB/s. With 32 they read

@@ -80,10 +80,9 @@ const cuda::Card& cuda::card() {
   if (code.sharedSizeBytes == 0)
     return cards[device] = {KernelFamily::generic, code.ptxVersion >= 90, kGenericSharedBytes,
                             kGenericSharedBytes + 1024};
-  Card& hopper = cards[device] = {KernelFamily::hopper, true, 0, 0};
-  CUDA_CHECK(cudaDeviceGetAttribute(&hopper.block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&hopper.sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
-  return hopper;
+  return cards[device] = {KernelFamily::hopper, true,
+                          device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
+                          device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor)};
 }
 
 }  // namespace dsv32

@@ -1,71 +1,14 @@
 // The indexer's scores: score(t, s) = sum over heads h of w[t, h] * max(0, q[t, h] . key[s]), computed by one
 // warp from its key and query alone. choose_scores() chooses the kernel:
 //
-// score_decode, score_prefill: Hopper, keys of 128 e4m3 values, up to 64 heads (indexer_hopper.cu)
-// score_mma_kernel: any device from sm_80, keys of 128 e4m3 values, any number of heads
-// score_plain_kernel: any sizes, and f32 keys
+// hopper: keys of 128 e4m3 values, up to 64 heads (indexer_hopper.cu)
+// generic: the same keys, up to 256 heads (generic/indexer.cu)
+// plain: any sizes, and f32 keys (here)
 
 #include "cuda/indexer.cuh"
 
 namespace dsv32::cuda {
 namespace {
-
-constexpr int kMmaThreads = 128, kMmaTokens = 16;
-constexpr int kMmaRowBytes =
-    2 * kDim + 16;  // f16 queries of a head, and 16 bytes so that eight heads lie in different banks
-
-// score(t, s) by mma.sync, for devices before Hopper and for more than 64 heads.
-// Grid (pages, 16 tokens): a warp holds 16 of the page's keys in registers and multiplies them by every head;
-// a token's queries pass through shared memory, 64 heads at a time, as f16 in the order of the products.
-// Bound by the tensor cores' f16 rate, and by widening the queries once per 64 keys.
-__global__ void __launch_bounds__(kMmaThreads) score_mma_kernel(Scoring op) {
-  __shared__ __align__(16) uint8_t queries[kHeads * kMmaRowBytes];
-  __shared__ float factors[kHeads];
-  let_next_start();
-  wait_for_inputs();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
-  const int32_t first_key = blockIdx.x * kPage;
-  const int row = 16 * warp + g + 8 * (lane & 1);
-  const int64_t first_token = static_cast<int64_t>(blockIdx.y) * kMmaTokens;
-  const int64_t end_token = min(first_token + kMmaTokens, static_cast<int64_t>(op.n_tokens));
-  int32_t loaded_seq = -1;
-  uint32_t a[8][4];
-  float key_scale = 0;
-  for (int64_t t = first_token; t < end_token; ++t) {
-    if (op.pos[t] < first_key) continue;
-    if (op.seq[t] != loaded_seq) {
-      loaded_seq = op.seq[t];
-      const uint8_t* page = op.page(loaded_seq, blockIdx.x);
-      KeyFragment keys;
-      keys.load(page + op.keys_offset + 16 * warp * kDim, lane);
-      DSV32_UNROLL for (int step = 0; step < 8; ++step) keys.widened(step, a[step]);
-      key_scale = reinterpret_cast<const float*>(page + op.scales_offset)[row];
-    }
-    float sums[2] = {0, 0};
-    for (int first_head = 0; first_head < op.n_heads; first_head += kHeads) {
-      __syncthreads();  // the previous queries are read
-      widen_queries<kMmaThreads>(op, t, first_head, [&](unsigned h, unsigned w, unsigned p, uint32_t pair) {
-        *reinterpret_cast<uint32_t*>(queries + h * kMmaRowBytes + w / 4 * 128 + p * 16 + w % 4 * 4) = pair;
-      });
-      if (threadIdx.x < kHeads) factors[threadIdx.x] = op.head_factor(t, first_head + threadIdx.x);
-      __syncthreads();
-      float products[32];
-      DSV32_UNROLL for (int j = 0; j < 8; ++j) {
-        float* d = products + 4 * j;
-        d[0] = d[1] = d[2] = d[3] = 0;
-        const uint32_t* head = reinterpret_cast<const uint32_t*>(queries + (8 * j + g) * kMmaRowBytes);
-        DSV32_UNROLL for (int step = 0; step < 8; ++step)
-            multiply_f16(d, a[step], head[8 * step + c], head[8 * step + 4 + c]);
-      }
-      add_heads(
-          products, [&](int j) { return make_float2(factors[8 * j + 2 * c], factors[8 * j + 2 * c + 1]); },
-          sums);
-    }
-    const float score = fold_rows(sums, lane) * key_scale;
-    const int32_t s = first_key + row;
-    if (c < 2 && s <= op.pos[t]) op.scores[t * op.scores_stride + s] = score;
-  }
-}
 
 constexpr int kPlainThreads = 256, kPlainGroups = kPlainThreads / kPage;
 
@@ -161,9 +104,7 @@ void indexer_scores(const IndexerScores& op, const Launch& launch) {
       return launch_kernel(score_plain_kernel,
                            {{n_pages, scoring.n_tokens}, kPlainThreads, scoring.dim * (kPage + 1) * 4},
                            launch, scoring);
-    case ScoreKernel::generic:
-      return launch_kernel(score_mma_kernel, {{n_pages, ceil_div(scoring.n_tokens, kMmaTokens)}, kMmaThreads},
-                           launch, scoring);
+    case ScoreKernel::generic: return score_generic(scoring, n_pages, launch);
     case ScoreKernel::hopper:
       return op.step.role == Role::decode ? score_decode(scoring, n_pages, launch)
                                           : score_prefill(scoring, n_pages, launch);

@@ -90,17 +90,18 @@ DSV32_DEVICE void widen_queries(const Scoring& op, int64_t t, int first_head, co
   }
 }
 
-// sums += weight * max(0, product) of a thread's two rows and its heads 8 * j + 2 * c + (0, 1); weights(j)
-// returns these two heads' weights.
+// sums += weight * max(0, product) of a thread's two rows (d[0, 1] and d[2, 3]) and two heads.
+DSV32_DEVICE void add_two_heads(const float* d, float2 w, float (&sums)[2]) {
+  sums[0] = fmaf(w.x, fmaxf(d[0], 0.0f), sums[0]);
+  sums[1] = fmaf(w.x, fmaxf(d[2], 0.0f), sums[1]);
+  sums[0] = fmaf(w.y, fmaxf(d[1], 0.0f), sums[0]);
+  sums[1] = fmaf(w.y, fmaxf(d[3], 0.0f), sums[1]);
+}
+
+// The same for all of a thread's heads 8 * j + 2 * c + (0, 1); weights(j) returns two heads' weights.
 template <typename Weights>
 DSV32_DEVICE void add_heads(const float (&products)[32], const Weights& weights, float (&sums)[2]) {
-  DSV32_UNROLL for (int j = 0; j < 8; ++j) {
-    const float2 w = weights(j);
-    sums[0] = fmaf(w.x, fmaxf(products[4 * j], 0.0f), sums[0]);
-    sums[1] = fmaf(w.x, fmaxf(products[4 * j + 2], 0.0f), sums[1]);
-    sums[0] = fmaf(w.y, fmaxf(products[4 * j + 1], 0.0f), sums[0]);
-    sums[1] = fmaf(w.y, fmaxf(products[4 * j + 3], 0.0f), sums[1]);
-  }
+  DSV32_UNROLL for (int j = 0; j < 8; ++j) add_two_heads(products + 4 * j, weights(j), sums);
 }
 
 // Adds the sums of the four lanes of a row; even lanes return row g, odd lanes row g + 8.
@@ -111,7 +112,8 @@ DSV32_DEVICE float fold_rows(const float (&sums)[2], int lane) {
   return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
 }
 
-// indexer_hopper.cu. n_pages: at least the pages of the longest sequence.
+// n_pages: at least the pages of the longest sequence. generic/indexer.cu; indexer_hopper.cu.
+void score_generic(const Scoring& op, int64_t n_pages, const Launch& launch);
 void score_decode(const Scoring& op, int64_t n_pages, const Launch& launch);
 void score_prefill(const Scoring& op, int64_t n_pages, const Launch& launch);
 

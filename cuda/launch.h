@@ -81,6 +81,14 @@ struct Card {
 };
 const Card& card();
 
+// Of the current device.
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
+}
+
 template <typename Kernel>
 cudaFuncAttributes attributes_of(Kernel* kernel) {
   cudaFuncAttributes attributes{};

@@ -10,7 +10,8 @@
 
 namespace dsv32::cuda {
 
-// mla_plain.cu: any sizes and every kv type, no tensor cores.
+// generic/mla.cu: every card; generic/mla_plain.cu: any sizes and every kv type, no tensor cores.
+void attend_generic(const Attend& op, const Launch& launch);
 void attend_plain(const Attend& op, const Launch& launch);
 
 struct Plan;
@@ -27,7 +28,6 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kLine = 128;                              // bytes
 constexpr int kRowLines = (kRank + kRope) * 2 / kLine;  // of a row of queries or latents, bf16
 constexpr int kBlockBytes = kRowLines * kBlockRows * kLine;
-constexpr int kSplits = 32;  // CTAs of mla.cu that share a token's rows in decode: of 2048, a block each
 constexpr float kSlack = 8;  // the running maximum may lag behind the true one by this power of two
 
 // ---- copying rows into shared memory ----
@@ -42,13 +42,10 @@ struct FoundRow {
 struct Plan {
   int n_head_tiles;     // CTAs side by side for one token and split
   int n_splits;         // CTAs that share the rows of one token: split s takes blocks s, s + n_splits, ...
-  int n_stages;         // bf16 rows: blocks in shared memory, 1 or 2
   const uint8_t* rows;  // cache.slots
   const uint8_t* f16_rows = nullptr;  // the rows as fp16, by position (mla_hopper.cu)
   int64_t page_bytes;                 // of a key page
-  float* part;  // [n_tokens, n_splits, n_heads, kRank] sums before the division; null: one CTA has all blocks
-  float2* part_max_sum;  // [n_tokens, n_splits, n_heads] largest score (base 2) and the sum of the weights
-  RoundedRows rounded;   // [n_tokens, n_heads, kRank] the output; if values is null: f32 in op.o_c
+  RoundedRows rounded;  // [n_tokens, n_heads, kRank] the output; if values is null: f32 in op.o_c
 
   // Passed from mla_decode.cu's first kernel to its second.
   FoundRow* found = nullptr;  // [n_tokens, n_most_blocks, kBlockRows]
@@ -112,8 +109,8 @@ DSV32_DEVICE RowPlace find_row(const Attend& op, int64_t t, int j, int n) {
 }
 
 // Starts a warp's copies of kRows rows of a block; lane r has the id of row first_row + r, eight lanes copy a
-// line. bf16 rows go to where products read them, fp8 rows to a landing place.
-template <KvType kKv, int kRows>
+// line. bf16 rows go to where products read them, in an array of kArrayRows, fp8 rows to a landing place.
+template <KvType kKv, int kRows, int kArrayRows = kBlockRows>
 DSV32_DEVICE void start_rows(const uint8_t* rows, int64_t id, uint8_t* to, int first_row, int lane) {
   constexpr int n_lines = kRowBytes<kKv> / kLine;
   DSV32_UNROLL for (int i = 0; i < kRows; i += 4) {
@@ -121,9 +118,9 @@ DSV32_DEVICE void start_rows(const uint8_t* rows, int64_t id, uint8_t* to, int f
     const int64_t from = __shfl_sync(0xffffffffu, id, i + lane / 8);
     const uint8_t* source = rows + (from < 0 ? 0 : from * kRowBytes<kKv>)+lane % 8 * 16;
     const uint32_t place = shared_address(to) + (kKv == KvType::fp8 ? row * kRowBytes<kKv> + lane % 8 * 16
-                                                                    : chunk_place(lane % 8, row, kBlockRows));
+                                                                    : chunk_place(lane % 8, row, kArrayRows));
     DSV32_UNROLL for (int line = 0; line < n_lines; ++line) copy_line_async(
-        place + line * (kKv == KvType::fp8 ? kLine : kBlockRows * kLine), source + line * kLine, from >= 0);
+        place + line * (kKv == KvType::fp8 ? kLine : kArrayRows * kLine), source + line * kLine, from >= 0);
   }
 }
 
@@ -138,39 +135,6 @@ DSV32_DEVICE uint32_t load_scales(const Attend& op, int64_t page_bytes, int32_t 
   return *reinterpret_cast<const uint32_t*>(scales);
 }
 
-// Two e4m3 values, each in the upper byte of a half, times a power of two, as bf16: exact. The seven bits of
-// exponent and fraction, shifted to bf16's place, are the value times 2^-120 (also for denormals).
-DSV32_DEVICE uint32_t expand_pair(uint32_t halves, __nv_bfloat162 scale) {
-  const uint32_t bits = (halves & 0x80008000u) | ((halves >> 4) & 0x07f007f0u);
-  const __nv_bfloat162 rebias = __bfloat162bfloat162(__ushort_as_bfloat16(0x7b80));  // 2^120
-  const __nv_bfloat162 value =
-      __hmul2(__hmul2(*reinterpret_cast<const __nv_bfloat162*>(&bits), rebias), scale);
-  return *reinterpret_cast<const uint32_t*>(&value);
-}
-
-// Sixteen e4m3 values, chunk `lane` of a row, to two bf16 chunks; `scales` are the row's four.
-DSV32_DEVICE void expand_chunk(const uint4& codes, uint32_t scales, uint8_t* k, int row, int lane) {
-  const uint32_t code = scales >> (lane / 8 * 8) & 0xffu;
-  const __nv_bfloat162 scale =
-      __bfloat162bfloat162(__ushort_as_bfloat16(static_cast<unsigned short>(code == 0 ? 0x40u : code << 7)));
-  const uint32_t in[4] = {codes.x, codes.y, codes.z, codes.w};
-  uint32_t out[8];
-  DSV32_UNROLL for (int i = 0; i < 4; ++i) {
-    out[2 * i] = expand_pair(__byte_perm(in[i], 0, 0x1404), scale);
-    out[2 * i + 1] = expand_pair(__byte_perm(in[i], 0, 0x3424), scale);
-  }
-  // As store_chunks() (mla_fill.cuh), which would compile to longer code here.
-  const uint4 low = {out[0], out[1], out[2], out[3]}, high = {out[4], out[5], out[6], out[7]};
-  const int odd = lane / 4 % 2;
-  *reinterpret_cast<uint4*>(k + chunk_place(2 * lane + odd, row, kBlockRows)) = odd ? high : low;
-  *reinterpret_cast<uint4*>(k + chunk_place(2 * lane + 1 - odd, row, kBlockRows)) = odd ? low : high;
-}
-
-DSV32_DEVICE uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
 // Loads eight values of a head's query; `values` is aligned. Zeros past the last chunk and head.
 DSV32_DEVICE void load_query_chunk(const Attend& op, int64_t t, int64_t head, int chunk, float (&values)[8]) {
   DSV32_UNROLL for (int i = 0; i < 8; ++i) values[i] = 0;
@@ -182,18 +146,6 @@ DSV32_DEVICE void load_query_chunk(const Attend& op, int64_t t, int64_t head, in
   } else {
     const float* from = op.q_pe + t * op.q_pe_token_stride + head * op.q_pe_head_stride + (chunk * 8 - kRank);
     DSV32_UNROLL for (int i = 0; i < 8; ++i) values[i] = from[i];
-  }
-}
-
-// Threads 0 ... kThreads - 1 load the queries of n_rows heads as bf16 [n_rows, kRank + kRope]; zeros for
-// heads past the last.
-DSV32_DEVICE void load_queries(const Attend& op, int64_t t, int first_head, int n_rows, uint8_t* q) {
-  for (int c = threadIdx.x; c < n_rows * kRowLines * 8; c += kThreads) {
-    const int row = c / (kRowLines * 8), chunk = c % (kRowLines * 8);
-    alignas(16) float x[8];
-    load_query_chunk(op, t, first_head + row, chunk, x);
-    *reinterpret_cast<uint4*>(q + chunk_place(chunk, row, n_rows)) = {
-        pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])};
   }
 }
 
@@ -235,22 +187,6 @@ DSV32_DEVICE float2 scale_scores(float (&s)[kTiles][4], float scale, int first_r
     }
   }
   return {quad_max(largest[0]), quad_max(largest[1])};
-}
-
-// Stores weights 2^(score - largest) as bf16 in p; sums them as rounded, so that normalised they add up to
-// one.
-template <int kTiles>
-DSV32_DEVICE void store_weights(const float (&s)[kTiles][4], Running& running, uint8_t* p, int head_row,
-                                int latent_row, int lane) {
-  DSV32_UNROLL for (int h = 0; h < 2; ++h) {
-    const int row = head_row + lane / 4 + 8 * h;
-    DSV32_UNROLL for (int i = 0; i < kTiles; ++i) {
-      const uint32_t pair = pack_bf16(exp2_fast(s[i][2 * h] - running.largest[h]),
-                                      exp2_fast(s[i][2 * h + 1] - running.largest[h]));
-      running.sum[h] += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
-      *reinterpret_cast<uint32_t*>(p + chunk_place(latent_row / 8 + i, row, 0) + lane % 4 * 4) = pair;
-    }
-  }
 }
 
 // Updates the running maxima by a block's largest scores. Returns whether one grew. `factors` multiply the

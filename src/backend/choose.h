@@ -104,8 +104,8 @@ constexpr bool chooses_all_experts(int64_t n_uses, int64_t n_experts) { return n
 // ---- attention ----
 
 enum class AttentionKernel {
-  plain,          // any sizes, and f32 rows
-  generic,        // mla.cu: mma.sync
+  plain,          // generic/mla_plain.cu: any sizes, and f32 rows
+  generic,        // generic/mla.cu: mma.sync
   hopper_prompt,  // mla_hopper.cu
   hopper_decode,  // mla_decode.cu
 };
@@ -119,6 +119,14 @@ constexpr AttentionKernel choose_attention(bool is_decode, int64_t n_heads, bool
   return is_decode ? AttentionKernel::hopper_decode : AttentionKernel::hopper_prompt;
 }
 
+// Tiles of 16 heads that a block of the generic kernel takes: 4, or fewer where all heads fit fewer or where
+// multiprocessors would have no block. n_shares: tokens times the blocks that share a token's rows.
+constexpr int choose_head_tiles(int64_t n_shares, int64_t n_heads, int n_sms) {
+  int n = 4;
+  while (n > 1 && (n_heads <= 8 * n || n_shares * ((n_heads + 16 * n - 1) / (16 * n)) < n_sms)) n /= 2;
+  return n;
+}
+
 // Whether decode of so few tokens uses mla_few.cu: each of its blocks of 32 heads and 32 columns needs its
 // own multiprocessor and holds all rows of a token.
 constexpr bool attends_few(int64_t n_tokens, int64_t n_heads, int64_t n_rows, int n_sms) {
@@ -129,10 +137,11 @@ constexpr bool attends_few(int64_t n_tokens, int64_t n_heads, int64_t n_rows, in
 constexpr bool pays_to_widen(int64_t n_rows, int64_t n_tokens) { return n_rows <= 256 * n_tokens; }
 
 enum class ScoreKernel { plain, generic, hopper };
+constexpr int64_t kMostScoreHeads = 256;  // of the generic kernel: their queries lie in shared memory
 
 // has_fast_shape: keys of 128 values in fp8.
 constexpr ScoreKernel choose_scores(int64_t n_heads, bool has_fast_shape, KernelFamily family) {
-  if (!has_fast_shape) return ScoreKernel::plain;
+  if (!has_fast_shape || n_heads > kMostScoreHeads) return ScoreKernel::plain;
   return n_heads <= 64 && family == KernelFamily::hopper ? ScoreKernel::hopper : ScoreKernel::generic;
 }
 

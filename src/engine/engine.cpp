@@ -37,13 +37,15 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
   return warnings;
 }
 
-// Names all that decides bits: each different backend, and the layers whose experts the host computes in
-// decode.
+// Names all that decides bits: the backends, from which layer on each computes if they differ, and the layers
+// whose experts the host computes in decode.
 std::string numerics_of(const Backends& backends, const MemoryPlan& plan) {
-  std::string names;
-  for (const auto& backend : backends)
-    if (names.find(backend->numerics()) == std::string::npos)
-      names += (names.empty() ? "" : " ") + backend->numerics();
+  std::string names = backends.front()->numerics(), last = names;
+  for (size_t i = 1; i < backends.size(); ++i) {
+    const std::string numerics = backends[i]->numerics();
+    if (numerics != last) names += format(" %s from layer %ld", numerics.c_str(), plan.stages[i].first_layer);
+    last = numerics;
+  }
   if (plan.n_host_expert_bytes == 0) return names;
   names += " " + CpuBackend(1).numerics() + (plan.n_link_bytes_read > 0 ? " and link" : "") + " experts";
   for (size_t l = 0; l < plan.has_host_experts.size(); ++l)
