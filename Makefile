@@ -99,8 +99,8 @@ test_deps: deps
 layers:  ## check that includes point one way (base <- gguf <- ... <- cli <- main.cpp)
 	@awk -f tests/support/layers.awk $$(find src cuda main.cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
-ARCHS ?= 80 89 90 100 120
-archs:  ## check that the CUDA half compiles for each compute capability of ARCHS (80 89 90 100 120)
+ARCHS ?= 80 86 89 90 100 120
+archs:  ## check that the CUDA half compiles for each compute capability of ARCHS (80 86 89 90 100 120)
 	@for arch in $(ARCHS); do \
 	    $(MAKE) --no-print-directory CUDA=1 CUDA_ARCHS=$$arch BUILD=build/arch_$$arch cuda_objects || exit 1; \
 	    echo "compiles for $$arch"; done

@@ -1,17 +1,49 @@
 #!/usr/bin/env bash
-# tests/gpu_session.sh RUN_DIR: everything that a GPU is needed for, in one go: each test suite in a process of its own (an error
-# in one kernel ends its process), then the benchmark. RUN_DIR holds gpu_tests and dsv32. Logs go to $OUT or RUN_DIR/logs.
+# tests/gpu_session.sh RUN_DIR...: everything that a GPU is needed for, in one go. Each RUN_DIR holds gpu_tests and dsv32 of one
+# build, such as one for CUDA_ARCHS=90 and one for 80on90, the generic kernels. Each test suite is a process of its own (an error
+# in one kernel ends its process), SUITES_AT_ONCE side by side. Then come `check` on models/demo.gguf, memcheck of MEMCHECK's
+# suites if there is compute-sanitizer, and the benchmark with BENCH's flags. Logs go to $OUT or to RUN_DIR/logs.
 set -u
-run=$(realpath "${1:?usage: tests/gpu_session.sh RUN_DIR}")
+(($#)) || { echo "usage: tests/gpu_session.sh RUN_DIR..." >&2; exit 2; }
+runs=$(realpath "$@")
 cd "$(dirname "$0")/.." || exit 1
-logs=${OUT:-$run/logs}
-mkdir -p "$logs"
+
+run_suite() {  # RUN_DIR LOGS SUITE
+  local begin=$(date +%s)
+  timeout "${SUITE_SECONDS:-120}" "$1/gpu_tests" --run_test="$3" --log_level=error --color_output=no >"$2/$3.log" 2>&1
+  echo "== $3: exit $?, $(($(date +%s) - begin)) s"
+  grep -avE '^(Running|tally|$|\*\*\* No errors)' "$2/$3.log" | cut -c1-400 | head -n "${LINES_OF_LOG:-40}"
+}
+memcheck() {  # RUN_DIR LOGS SUITE
+  timeout "${SUITE_SECONDS:-120}" compute-sanitizer --tool memcheck --error-exitcode 9 "$1/gpu_tests" \
+    --run_test="$3:!@timing:!@large" -- brief >"$2/memcheck.$3.log" 2>&1
+  echo "== memcheck $3: exit $?; $(grep -a 'ERROR SUMMARY' "$2/memcheck.$3.log")"
+}
+side_by_side() {  # FUNCTION RUN_DIR LOGS SUITE...
+  local function=$1 run=$2 logs=$3
+  shift 3
+  for suite; do
+    while (($(jobs -rp | wc -l) >= ${SUITES_AT_ONCE:-1})); do wait -n; done
+    $function "$run" "$logs" "$suite" >"$logs/$function.$suite.said" 2>&1 &
+  done
+  wait
+  for suite; do cat "$logs/$function.$suite.said"; done
+}
+
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-suites=${SUITES:-$("$run/gpu_tests" --list_content 2>&1 | grep -oE '^[a-z][a-z_]+')}
-for suite in $suites; do
-  begin=$(date +%s)
-  timeout "${SUITE_SECONDS:-120}" "$run/gpu_tests" --run_test="$suite" --log_level=error --color_output=no >"$logs/$suite.log" 2>&1
-  echo "== $suite: exit $?, $(($(date +%s) - begin)) s"
-  grep -avE '^(Running|tally|$|\*\*\* No errors)' "$logs/$suite.log" | cut -c1-400 | head -n "${LINES_OF_LOG:-40}"
+for run in $runs; do
+  logs=${OUT:+$OUT/$(basename "$run")}
+  logs=${logs:-$run/logs}
+  mkdir -p "$logs"
+  echo "=== $run"
+  [ ! -d "$run/lib" ] || export LD_LIBRARY_PATH=$run/lib
+  side_by_side run_suite "$run" "$logs" \
+    ${SUITES:-$("$run/gpu_tests" --list_content 2>&1 | grep -oE '^[a-z][a-z_]+')}
+  if [ -e models/demo.gguf ]; then
+    "$run/dsv32" check -m models/demo.gguf --backend cuda >"$logs/check.log" 2>&1
+    echo "== check: exit $?"
+    tail -n 5 "$logs/check.log"
+  fi
+  if command -v compute-sanitizer >/dev/null; then side_by_side memcheck "$run" "$logs" ${MEMCHECK:-}; fi
+  [ -z "${BENCH:-}" ] || timeout "${BENCH_SECONDS:-200}" "$run/dsv32" bench --synthetic $BENCH 2>&1 | tee "$logs/bench.log"
 done
-[ -z "${BENCH:-}" ] || timeout "${BENCH_SECONDS:-200}" "$run/dsv32" bench --synthetic $BENCH 2>&1 | tee "$logs/bench.log"
