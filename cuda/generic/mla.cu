@@ -259,6 +259,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   start(place.id, 0);
   int32_t page = kKv == KvType::fp8 ? find_page(op, seq, place) : 0;
   RowPlace next = find(split + parts.n_splits);
+  uint32_t scales = kKv == KvType::fp8 ? load_scales(op, parts.page_bytes, page, place) : 0;
   uint32_t q[kHalfSteps][4];
   load_queries(op, t, first_head + 16 * own.tile, own.half, lane, q);
 
@@ -268,7 +269,6 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   int stage = 0;
   for (int lot = split; lot < n_lots; lot += parts.n_splits) {
     uint8_t* rows = shared.rows[stage];
-    const uint32_t scales = kKv == KvType::fp8 ? load_scales(op, parts.page_bytes, page, place) : 0;
     wait_all_copies();
     __syncthreads();  // the rows are there, and all warps are done with the lot before
     if constexpr (kKv == KvType::fp8) {
@@ -294,6 +294,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
       DSV32_UNROLL for (int i = 1; i < kRowTiles; ++i) largest_here[h] =
           fmaxf(largest_here[h], shared.largest[i][own.head(h)]);
     }
+    if constexpr (kKv == KvType::fp8) scales = load_scales(op, parts.page_bytes, page, place);
     const bool is_grown = grow(running, largest_here, factors);
     if (own.half == 0 && own.group == 0 && lane % 4 == 0)
       shared.shrink[own.head(0)] = factors[0], shared.shrink[own.head(1)] = factors[1];
