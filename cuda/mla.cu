@@ -14,7 +14,7 @@ bool has_fast_shape(const Attend& op) {
 }
 
 AttentionKernel kernel_of(const Attend& op) {
-  return choose_attention(op.step.role == Role::decode, op.n_heads, has_fast_shape(op), card().family);
+  return choose_attention(op.step.role == Role::decode, has_fast_shape(op), card().family);
 }
 
 }  // namespace

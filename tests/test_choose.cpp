@@ -83,11 +83,10 @@ BOOST_AUTO_TEST_CASE(products_of_prompts) {
 }
 
 BOOST_AUTO_TEST_CASE(attention_and_its_positions) {
-  BOOST_CHECK(choose_attention(true, 128, true, kHopper) == AttentionKernel::hopper_decode);
-  BOOST_CHECK(choose_attention(true, 32, true, kHopper) == AttentionKernel::generic);
-  BOOST_CHECK(choose_attention(false, 32, true, kHopper) == AttentionKernel::hopper_prompt);
-  BOOST_CHECK(choose_attention(false, 128, true, kGeneric) == AttentionKernel::generic);
-  BOOST_CHECK(choose_attention(true, 128, false, kHopper) == AttentionKernel::plain);
+  BOOST_CHECK(choose_attention(true, true, kHopper) == AttentionKernel::hopper_decode);
+  BOOST_CHECK(choose_attention(false, true, kHopper) == AttentionKernel::hopper_prompt);
+  BOOST_CHECK(choose_attention(false, true, kGeneric) == AttentionKernel::generic);
+  BOOST_CHECK(choose_attention(true, false, kHopper) == AttentionKernel::plain);
   BOOST_TEST(choose_head_tiles(2048, 128, 132) == 4);
   BOOST_TEST(choose_head_tiles(2048, 33, 132) == 4);
   BOOST_TEST(choose_head_tiles(2048, 32, 132) == 2);

@@ -110,12 +110,10 @@ enum class AttentionKernel {
   hopper_decode,  // mla_decode.cu
 };
 
-// has_fast_shape: latents of 512 + 64 in fp8 or bf16, aligned. In decode with few heads only the generic
-// kernel has enough blocks for all multiprocessors.
-constexpr AttentionKernel choose_attention(bool is_decode, int64_t n_heads, bool has_fast_shape,
-                                           KernelFamily family) {
+// has_fast_shape: latents of 512 + 64 in fp8 or bf16, aligned.
+constexpr AttentionKernel choose_attention(bool is_decode, bool has_fast_shape, KernelFamily family) {
   if (!has_fast_shape) return AttentionKernel::plain;
-  if (family != KernelFamily::hopper || (is_decode && n_heads <= 32)) return AttentionKernel::generic;
+  if (family != KernelFamily::hopper) return AttentionKernel::generic;
   return is_decode ? AttentionKernel::hopper_decode : AttentionKernel::hopper_prompt;
 }
 

@@ -19,11 +19,9 @@ constexpr double kTensorCoreError = 1e-2;
 // their standard deviation, weights by 2e-4 again; 4e-4 is expected of a head, this is for the worst.
 constexpr double kPrefillError = 1.5e-3;
 
-// Of prefill with more than 32 heads.
+// Of prefill.
 double prefill_error() {
-  int major = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-  return major == 9 ? kPrefillError : kTensorCoreError;
+  return cuda::card().family == KernelFamily::hopper ? kPrefillError : kTensorCoreError;
 }
 
 constexpr double kPlainError =
@@ -132,7 +130,7 @@ BOOST_AUTO_TEST_CASE(prefill) {
                .topk = 192,
                .n_selected = {192, 1, 63, 64, 65, 190},
                .role = Role::prefill},
-              n_heads == 100 ? prefill_error() : kTensorCoreError, launch);
+              prefill_error(), launch);
 }
 
 // Queries beyond fp16's range either way have units of their own. Latents have none: fp8 rows of 1e4 times
