@@ -109,8 +109,8 @@ DSV32_DEVICE RowPlace find_row(const Attend& op, int64_t t, int j, int n) {
 }
 
 // Starts a warp's copies of kRows rows of a block; lane r has the id of row first_row + r, eight lanes copy a
-// line. bf16 rows go to where products read them, in an array of kArrayRows, fp8 rows to a landing place.
-template <KvType kKv, int kRows, int kArrayRows = kBlockRows>
+// line. bf16 rows go to where products read them, fp8 rows to a landing place.
+template <KvType kKv, int kRows>
 DSV32_DEVICE void start_rows(const uint8_t* rows, int64_t id, uint8_t* to, int first_row, int lane) {
   constexpr int n_lines = kRowBytes<kKv> / kLine;
   DSV32_UNROLL for (int i = 0; i < kRows; i += 4) {
@@ -118,9 +118,9 @@ DSV32_DEVICE void start_rows(const uint8_t* rows, int64_t id, uint8_t* to, int f
     const int64_t from = __shfl_sync(0xffffffffu, id, i + lane / 8);
     const uint8_t* source = rows + (from < 0 ? 0 : from * kRowBytes<kKv>)+lane % 8 * 16;
     const uint32_t place = shared_address(to) + (kKv == KvType::fp8 ? row * kRowBytes<kKv> + lane % 8 * 16
-                                                                    : chunk_place(lane % 8, row, kArrayRows));
+                                                                    : chunk_place(lane % 8, row, kBlockRows));
     DSV32_UNROLL for (int line = 0; line < n_lines; ++line) copy_line_async(
-        place + line * (kKv == KvType::fp8 ? kLine : kArrayRows * kLine), source + line * kLine, from >= 0);
+        place + line * (kKv == KvType::fp8 ? kLine : kBlockRows * kLine), source + line * kLine, from >= 0);
   }
 }
 

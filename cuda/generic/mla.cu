@@ -16,6 +16,7 @@ constexpr int kWarpRows = kRows / kWarps;               // rows that one warp co
 constexpr int kRowTiles = kRows / 8;                    // eight rows are the columns of one product
 constexpr int kStageBytes = kRowLines * kRows * kLine;  // rows as bf16
 constexpr int kHalfSteps = (kRank + kRope) / 16 / 2;    // products of 16 values over half of a row
+constexpr int kLookups = 2048;                          // rows whose places are looked up at once
 constexpr int kWeightBytes = kRows * 2;                 // weights of a head as bf16
 
 // How a launch is cut, and where the parts of decode meet.
@@ -58,6 +59,8 @@ struct Room {
   float4 halves[kWarps][kKept][32];                                    // scores of the pair's other half
   float largest[kRowTiles][kHeads], sums[kRowTiles][kHeads];           // of eight rows
   float shrink[kHeads];
+  int32_t ids[kLookups];                               // of the rows of the next lots; -1: past the end
+  uint32_t scales[kKv == KvType::fp8 ? kLookups : 1];  // of the same rows
 };
 
 DSV32_DEVICE uint32_t pack_bf16(float low, float high) {
@@ -185,21 +188,47 @@ DSV32_DEVICE void add_values(float (&o)[kTiles][8][4], const uint8_t* weights, c
   }
 }
 
-// Two e4m3 values, each in the upper byte of a half, times a power of two, as bf16: exact. The seven bits of
+// Looks up the rows of lots first, first + n_splits, ..., kLookups rows in all.
+template <KvType kKv, typename Shared>
+DSV32_DEVICE void look_up(const Attend& op, const Parts& parts, int64_t t, int first, int n, Shared& shared) {
+  const int64_t seq = op.step.seq[t];
+  for (int i = threadIdx.x; i < kLookups; i += kThreads) {
+    const int j = (first + i / kRows * parts.n_splits) * kRows + i % kRows;
+    const RowPlace place = find_row(op, t, j, n);
+    shared.ids[i] = static_cast<int32_t>(place.id);
+    if constexpr (kKv == KvType::fp8)
+      shared.scales[i] = load_scales(op, parts.page_bytes, find_page(op, seq, place), place);
+  }
+}
+
+// Starts the warp's copies of its rows of the lot that is number i of those looked up: bf16 rows go to where
+// products read them, fp8 rows to a landing place. Eight lanes copy a row; rows past the end become zeros.
+template <KvType kKv, typename Shared>
+DSV32_DEVICE void start_rows(const Attend& op, Shared& shared, int i, int stage, int warp, int lane) {
+  static_assert(kWarpRows == 4);
+  constexpr bool kLands = kKv == KvType::fp8;
+  const int row = warp * kWarpRows + lane / 8, id = shared.ids[i * kRows + row];
+  const uint8_t* from = op.cache.slots + int64_t{max(id, 0)} * kRowBytes<kKv> + lane % 8 * 16;
+  const uint32_t to = kLands ? shared_address(shared.landing) + row * kRowBytes<kKv> + lane % 8 * 16
+                             : shared_address(shared.rows[stage]) + chunk_place(lane % 8, row, kRows);
+  DSV32_UNROLL for (int line = 0; line < kRowBytes<kKv> / kLine; ++line)
+      copy_line_async(to + line * (kLands ? kLine : kRows * kLine), from + line * kLine, id >= 0);
+}
+
+// Two e4m3 values, each in the upper byte of a half, times scale / 2^120, as bf16: exact. The seven bits of
 // exponent and fraction, shifted to bf16's place, are the value times 2^-120 (also for denormals).
 DSV32_DEVICE uint32_t expand_pair(uint32_t halves, __nv_bfloat162 scale) {
   const uint32_t bits = (halves & 0x80008000u) | ((halves >> 4) & 0x07f007f0u);
-  const __nv_bfloat162 rebias = __bfloat162bfloat162(__ushort_as_bfloat16(0x7b80));  // 2^120
-  const __nv_bfloat162 value =
-      __hmul2(__hmul2(*reinterpret_cast<const __nv_bfloat162*>(&bits), rebias), scale);
+  const __nv_bfloat162 value = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&bits), scale);
   return *reinterpret_cast<const uint32_t*>(&value);
 }
 
-// Sixteen e4m3 values, chunk `lane` of a row, to two bf16 chunks; `scales` are the row's four.
+// Sixteen e4m3 values, chunk `lane` of a row, to two bf16 chunks; `scales` are the row's four. Scales are at
+// most 2^7, as on Hopper: normalised latents have no larger ones.
 DSV32_DEVICE void expand_chunk(const uint4& codes, uint32_t scales, uint8_t* rows, int row, int lane) {
-  const uint32_t code = scales >> (lane / 8 * 8) & 0xffu;
+  const uint32_t power = min(scales >> (lane / 8 * 8) & 0xffu, 127u + 7u) + 120;  // of two, plus 127
   const __nv_bfloat162 scale =
-      __bfloat162bfloat162(__ushort_as_bfloat16(static_cast<unsigned short>(code == 0 ? 0x40u : code << 7)));
+      __bfloat162bfloat162(__ushort_as_bfloat16(static_cast<unsigned short>(power << 7)));
   const uint32_t in[4] = {codes.x, codes.y, codes.z, codes.w};
   uint32_t out[8];
   DSV32_UNROLL for (int i = 0; i < 4; ++i) {
@@ -214,18 +243,18 @@ DSV32_DEVICE void expand_chunk(const uint4& codes, uint32_t scales, uint8_t* row
   *reinterpret_cast<uint4*>(rows + chunk_place(2 * lane + 1 - odd, row, kRows)) = odd ? low : high;
 }
 
-// Widens the warp's fp8 rows from the landing place to bf16; lane r has the scales of row r.
-DSV32_DEVICE void expand_rows(const uint8_t* landing, uint8_t* rows, uint32_t scales, int warp, int lane) {
+// Widens the warp's fp8 rows of lot i from the landing place to bf16.
+template <typename Shared>
+DSV32_DEVICE void expand_rows(Shared& shared, int i, int warp, int lane) {
   constexpr int kBytes = kRowBytes<KvType::fp8>;
   DSV32_UNROLL for (int r = 0; r < kWarpRows; ++r) {
     const int row = warp * kWarpRows + r;
-    const uint4 codes = *reinterpret_cast<const uint4*>(landing + row * kBytes + lane * 16);
-    expand_chunk(codes, __shfl_sync(0xffffffffu, scales, r), rows, row, lane);
+    const uint4 codes = *reinterpret_cast<const uint4*>(shared.landing + row * kBytes + lane * 16);
+    expand_chunk(codes, shared.scales[i * kRows + row], shared.rows[0], row, lane);
   }
-  static_assert(kWarpRows * 8 == 32);  // k_pe is bf16 already: a chunk a lane
-  const int row = warp * kWarpRows + lane / 8, chunk = lane % 8;
-  *reinterpret_cast<uint4*>(rows + chunk_place(kRank / 8 + chunk, row, kRows)) =
-      *reinterpret_cast<const uint4*>(landing + row * kBytes + kRank + chunk * 16);
+  const int row = warp * kWarpRows + lane / 8, chunk = lane % 8;  // k_pe is bf16 already: a chunk a lane
+  *reinterpret_cast<uint4*>(shared.rows[0] + chunk_place(kRank / 8 + chunk, row, kRows)) =
+      *reinterpret_cast<const uint4*>(shared.landing + row * kBytes + kRank + chunk * 16);
 }
 
 // o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j of one token.
@@ -244,45 +273,36 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   const int lane = own.lane, warp = own.warp;
   const int first_head = static_cast<int>(blockIdx.x) % parts.n_head_tiles * kHeads;
   const int split = static_cast<int>(blockIdx.x) / parts.n_head_tiles % parts.n_splits;
-  const int64_t t = blockIdx.x / parts.n_head_tiles / parts.n_splits, seq = op.step.seq[t];
+  const int64_t t = blockIdx.x / parts.n_head_tiles / parts.n_splits;
   const int n = op.n_selected[t], n_lots = (n + kRows - 1) / kRows;
   if (parts.sums && split >= n_lots) return;  // the merge skips this part
+  const int n_own = (n_lots - split + parts.n_splits - 1) / parts.n_splits;
   const float scale = op.scale * 1.44269504f;
-
-  const int lane_row = warp * kWarpRows + lane % kWarpRows;  // the row of a lot that this lane looks up
-  const auto find = [&](int lot) { return find_row(op, t, lot * kRows + lane_row, n); };
-  const auto start = [&](int64_t id, int stage) {
-    start_rows<kKv, kWarpRows, kRows>(
-        op.cache.slots, id, kKv == KvType::fp8 ? shared.landing : shared.rows[stage], warp * kWarpRows, lane);
-  };
-  RowPlace place = find(split);
-  start(place.id, 0);
-  int32_t page = kKv == KvType::fp8 ? find_page(op, seq, place) : 0;
-  RowPlace next = find(split + parts.n_splits);
-  uint32_t scales = kKv == KvType::fp8 ? load_scales(op, parts.page_bytes, page, place) : 0;
   uint32_t q[kHalfSteps][4];
   load_queries(op, t, first_head + 16 * own.tile, own.half, lane, q);
 
   Running running;
   float sum = 0;  // of the weights of head threadIdx.x
   float o[kTiles][8][4] = {};
-  int stage = 0;
-  for (int lot = split; lot < n_lots; lot += parts.n_splits) {
+  for (int own_lot = 0, stage = 0; own_lot < n_own; ++own_lot) {
+    const int lot = split + own_lot * parts.n_splits, i = own_lot % (kLookups / kRows);
+    if (i == 0) {
+      __syncthreads();  // all warps are done with the lookups before
+      look_up<kKv>(op, parts, t, lot, n, shared);
+      __syncthreads();
+      start_rows<kKv>(op, shared, i, stage, warp, lane);
+    }
     uint8_t* rows = shared.rows[stage];
     wait_all_copies();
     __syncthreads();  // the rows are there, and all warps are done with the lot before
     if constexpr (kKv == KvType::fp8) {
-      expand_rows(shared.landing, rows, scales, warp, lane);
+      expand_rows(shared, i, warp, lane);
       __syncthreads();
     } else {
       stage ^= 1;
     }
-    if (lot + parts.n_splits < n_lots) {
-      start(next.id, stage);
-      place = next;
-      if constexpr (kKv == KvType::fp8) page = find_page(op, seq, place);
-      next = find(lot + 2 * parts.n_splits);
-    }
+    if (own_lot + 1 < n_own && i + 1 < kLookups / kRows)
+      start_rows<kKv>(op, shared, i + 1, stage, warp, lane);
 
     float s[kTiles][4], scores[Division<kTiles>::kKept][4], largest_here[2], factors[2];
     multiply_queries<kTiles>(s, q, rows, own.group * 8 * kTiles, own.half, lane);
@@ -294,7 +314,6 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
       DSV32_UNROLL for (int i = 1; i < kRowTiles; ++i) largest_here[h] =
           fmaxf(largest_here[h], shared.largest[i][own.head(h)]);
     }
-    if constexpr (kKv == KvType::fp8) scales = load_scales(op, parts.page_bytes, page, place);
     const bool is_grown = grow(running, largest_here, factors);
     if (own.half == 0 && own.group == 0 && lane % 4 == 0)
       shared.shrink[own.head(0)] = factors[0], shared.shrink[own.head(1)] = factors[1];
