@@ -68,23 +68,28 @@ DSV32_DEVICE uint32_t pack_bf16(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Two neighbouring values of a head's query as bf16; zeros past the last head.
-DSV32_DEVICE uint32_t query_pair(const Attend& op, int64_t t, int head, int column) {
-  if (head >= op.n_heads) return 0;
-  if (column < kRank) {
-    const float2 q = *reinterpret_cast<const float2*>(op.q_c + (t * op.n_heads + head) * kRank + column);
-    return pack_bf16(q.x, q.y);
-  }
-  const float* q = op.q_pe + t * op.q_pe_token_stride + head * op.q_pe_head_stride + (column - kRank);
-  return pack_bf16(q[0], q[1]);
-}
-
-// Loads operand A of the warp's 16 heads and half of their columns.
+// Loads operand A of the warp's 16 heads and half of their columns. Heads past the last are copies of it,
+// whose outputs are not stored: so no load waits for a branch.
 DSV32_DEVICE void load_queries(const Attend& op, int64_t t, int first_head, int half, int lane,
                                uint32_t (&q)[kHalfSteps][4]) {
-  DSV32_UNROLL for (int step = 0; step < kHalfSteps; ++step) {
-    DSV32_UNROLL for (int i = 0; i < 4; ++i) q[step][i] = query_pair(
-        op, t, first_head + lane / 4 + i % 2 * 8, (half * kHalfSteps + step) * 16 + i / 2 * 8 + lane % 4 * 2);
+  constexpr int kBothLatent = (kRank - (kRank + kRope) / 2) / 16;  // steps in which both halves read q_c
+  const int column = lane % 4 * 2;
+  DSV32_UNROLL for (int h = 0; h < 2; ++h) {
+    const int64_t head = min(static_cast<int64_t>(first_head + lane / 4 + 8 * h), op.n_heads - 1);
+    const float* latent = op.q_c + (t * op.n_heads + head) * kRank + half * kHalfSteps * 16 + column;
+    const float* rope = op.q_pe + t * op.q_pe_token_stride + head * op.q_pe_head_stride + column;
+    const float* last = half == 0 ? latent + kBothLatent * 16 : rope;  // q_pe is aligned to 4 bytes alone
+    DSV32_UNROLL for (int step = 0; step < kHalfSteps; ++step) {
+      DSV32_UNROLL for (int i = 0; i < 2; ++i) {
+        if (step < kBothLatent) {
+          const float2 pair = *reinterpret_cast<const float2*>(latent + step * 16 + i * 8);
+          q[step][2 * i + h] = pack_bf16(pair.x, pair.y);
+        } else {
+          const float* from = last + (step - kBothLatent) * 16 + i * 8;
+          q[step][2 * i + h] = pack_bf16(from[0], from[1]);
+        }
+      }
+    }
   }
 }
 
@@ -98,12 +103,10 @@ DSV32_DEVICE void multiply_queries(float (&s)[kTiles][4], const uint32_t (&q)[kH
   DSV32_UNROLL for (int g = 0; g < kHalfSteps / 2; ++g) {  // 32 values are half a line
     const int half_line = half * (kHalfSteps / 2) + g;
     const uint32_t line = at + half_line / 2 * kRows * kLine + (matrix ^ r ^ half_line % 2 * 4) * 16;
-    DSV32_UNROLL for (int i = 0; i < kTiles; ++i) {
-      uint32_t b[4];
-      load_matrices(b, line + i * 8 * kLine);
-      multiply_bf16(s[i], q[2 * g], b[0], b[1]);
-      multiply_bf16(s[i], q[2 * g + 1], b[2], b[3]);
-    }
+    uint32_t b[kTiles][4];
+    DSV32_UNROLL for (int i = 0; i < kTiles; ++i) load_matrices(b[i], line + i * 8 * kLine);
+    DSV32_UNROLL for (int i = 0; i < kTiles; ++i) multiply_bf16(s[i], q[2 * g], b[i][0], b[i][1]);
+    DSV32_UNROLL for (int i = 0; i < kTiles; ++i) multiply_bf16(s[i], q[2 * g + 1], b[i][2], b[i][3]);
   }
 }
 
