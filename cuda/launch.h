@@ -3,6 +3,7 @@
 // never waits or allocates, because decode steps are captured in CUDA graphs.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -33,18 +34,21 @@ class Workspace {
   template <typename T>
   T* take(int64_t n_values) {
     const auto n = static_cast<size_t>(n_values);
-    const size_t begin = (n_used_ + 255) / 256 * 256;
-    if (n > (n_bytes_ - begin) / sizeof(T) || begin > n_bytes_)
+    const size_t begin = next();
+    if (begin > n_bytes_ || n > (n_bytes_ - begin) / sizeof(T))
       fail(ErrorKind::internal,
            format("an operation wants %zu values of %zu bytes of scratch memory, %zu bytes are there", n,
                   sizeof(T), n_bytes_));
     n_used_ = begin + n * sizeof(T);
     return reinterpret_cast<T*>(data_ + begin);
   }
-  int64_t n_bytes_left() const { return static_cast<int64_t>(n_bytes_ - (n_used_ + 255) / 256 * 256); }
+  int64_t n_bytes_left() const { return static_cast<int64_t>(n_bytes_ - std::min(next(), n_bytes_)); }
   void reset() { n_used_ = 0; }
 
  private:
+  // Where the next values begin; past the end if less than the alignment is left.
+  size_t next() const { return (n_used_ + 255) / 256 * 256; }
+
   uint8_t* data_;
   size_t n_bytes_;
   size_t n_used_ = 0;
