@@ -15,7 +15,7 @@
 #include "backend/expert_window.h"
 #include "base/host_memory.h"
 #include "cuda/expert_ring.h"
-#include "cuda/host_experts.h"
+#include "cuda/recording.h"
 #include "cuda/stream.h"
 
 namespace dsv32 {
@@ -49,30 +49,6 @@ PinningDriver pinning_driver(int device) {
               },
           .unpin = [](void* memory) { cudaHostUnregister(memory); }};
 }
-
-// A recorded step. If a graph is destroyed while it runs, the driver frees it when it is done.
-class Graph : public Recording {
- public:
-  Graph(int device, cudaStream_t stream, cudaGraphExec_t graph, cuda::HostExperts* host)
-      : device_(device),
-        stream_(stream),
-        graph_(graph),
-        host_(host),
-        n_posts_(host ? host->take_posts() : 0) {}
-  ~Graph() override { cudaGraphExecDestroy(graph_); }
-  void replay() override {
-    CUDA_CHECK(cudaSetDevice(device_));
-    CUDA_CHECK(cudaGraphLaunch(graph_, stream_));
-    if (n_posts_ > 0) host_->expect(n_posts_);
-  }
-
- private:
-  int device_;
-  cudaStream_t stream_;
-  cudaGraphExec_t graph_;
-  cuda::HostExperts* host_;
-  int64_t n_posts_;  // of one replay
-};
 
 class CudaBackend : public Backend {
  public:
@@ -203,25 +179,19 @@ class CudaBackend : public Backend {
 
   std::unique_ptr<Recording> record(const std::function<void()>& body) override {
     join();
-    cudaGraph_t graph = nullptr;
-    CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
     is_recording_ = true;
     try {
+      cuda::Capture capture(stream_);
       body();
       join();
+      std::unique_ptr<Recording> recording = capture.finish(device_, host_.get());
+      is_recording_ = false;
+      return recording;
     } catch (...) {
       is_recording_ = false;
       if (host_) host_->abandon();
-      cudaStreamEndCapture(stream_, &graph);
-      cudaGetLastError();
       throw;
     }
-    is_recording_ = false;
-    CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
-    cudaGraphExec_t executable = nullptr;
-    CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
-    CUDA_CHECK(cudaGraphDestroy(graph));
-    return std::make_unique<Graph>(device_, stream_, executable, host_.get());
   }
 
   // Waits for a fetch on the side stream, so that the fetch is measured alone.

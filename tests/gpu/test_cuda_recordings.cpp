@@ -1,7 +1,11 @@
 // Recorded steps on the GPU, beside steps of the same bits that are not recorded because somebody observes.
+#include <unistd.h>
+
 #include <algorithm>
+#include <fstream>
 #include <vector>
 
+#include "base/error.h"
 #include "cuda/cuda_backend.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/forward_scene.h"
@@ -13,6 +17,13 @@ namespace {
 // Nothing of its steps is recorded.
 void observe_nothing(ForwardScene& scene) {
   scene.forward->set_observer([](const Observation&) {}, {"no such stage"});
+}
+
+// Bytes of memory that the process has.
+int64_t resident_bytes() {
+  int64_t n_pages = 0, n_resident = 0;
+  std::ifstream("/proc/self/statm") >> n_pages >> n_resident;
+  return n_resident * sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace
@@ -83,6 +94,33 @@ BOOST_AUTO_TEST_CASE(two_passes_on_one_backend_have_recordings_of_their_own) {
   const std::vector<float> logits = expected.step(7);
   BOOST_TEST((second.step(7) == logits));
   BOOST_TEST((third.step(7) == logits));
+}
+
+// Neither a stream that still records nor the operations that were recorded by then.
+BOOST_AUTO_TEST_CASE(a_recording_that_fails_leaves_nothing) {
+  constexpr int kFailures = 500, kOperations = 200;
+  const std::unique_ptr<Backend> backend = make_cuda_backend(0);
+  const Buffer<float> x(*backend, Place::device, 4, "x"), y(*backend, Place::device, 4, "y");
+  const auto fails = [&] {
+    BOOST_CHECK_THROW(backend->record([&] {
+      for (int i = 0; i < kOperations; ++i) backend->add({x.data(), y.data(), 4});
+      fail(ErrorKind::internal, "a test");
+    }),
+                      Error);
+  };
+  for (int i = 0; i < 20; ++i) fails();  // what the driver keeps is there from now on
+  const int64_t before = resident_bytes();
+  for (int i = 0; i < kFailures; ++i) fails();
+  const int64_t n_bytes = resident_bytes() - before;
+  BOOST_TEST(n_bytes < kFailures * kOperations * 100);
+
+  const std::vector<float> ones(4, 1);
+  backend->upload(x.data(), ones.data(), x.n_bytes());
+  const auto recording = backend->record([&] { backend->add({x.data(), y.data(), 4}); });
+  for (int i = 0; i < 3; ++i) recording->replay();
+  std::vector<float> sums(4);
+  backend->download(sums.data(), y.data(), y.n_bytes());
+  BOOST_TEST((sums == std::vector<float>(4, 3)));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
