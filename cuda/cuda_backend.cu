@@ -373,8 +373,7 @@ class CudaBackend : public Backend {
     if (!host_) meet_host();
     if (op.n_link_bytes > 0)
       for (const WeightMatrix* w : {&op.w1, &op.w3, &op.w2}) pinned_.wait(w->data);
-    host_->run(op, launch());
-    if (!is_recording_) host_->expect(host_->take_posts());
+    host_->run(op, is_recording_, launch());
   }
 
   // Makes no driver calls: a recording may be under way.

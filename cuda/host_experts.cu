@@ -159,14 +159,18 @@ void run_link_share(const RunExperts& op, const Launch& launch) {
 
 }  // namespace
 
-void HostExperts::post(const RunExperts& op, const Launch& launch) {
+// The host is told at once: whatever fails after this, the device waits for the answer.
+void HostExperts::post(const RunExperts& op, bool is_recorded, const Launch& launch) {
   launch_kernel(post_kernel, {blocks_for(op.n_tokens * op.w1.n_cols), kThreads}, launch, op, box_.place(op),
                 state_, &box_.words().posted, box_.request(op));
   pending_ = op;
-  ++n_enqueued_;
+  if (is_recorded)
+    ++n_recorded_;
+  else
+    expect(1);
 }
 
-void HostExperts::run(const RunExperts& op, const Launch& launch) {
+void HostExperts::run(const RunExperts& op, bool is_recorded, const Launch& launch) {
   if (op.w1.n_cols != op.w2.n_rows || op.w1.n_rows != op.w2.n_cols)
     fail(ErrorKind::internal, "the shapes of the experts' matrices do not match");
   const int64_t n_together = box_.most_tokens(op), n_share = op.n_link_bytes > 0 ? link_share(op) : 0;
@@ -175,7 +179,7 @@ void HostExperts::run(const RunExperts& op, const Launch& launch) {
     RunExperts part = tokens_of(op, token, std::min(n_together, op.n_tokens - token)), host = part;
     static_cast<ExpertStacks&>(host) = host_part(host, n_share);
     host.scales = host.host_scales;
-    post(host, launch);
+    post(host, is_recorded, launch);
     has_share_ = n_share > 0;
     if (has_share_) run_link_share(part, launch);
   }

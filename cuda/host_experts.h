@@ -22,30 +22,31 @@ class HostExperts {
   HostExperts(std::shared_ptr<HostLane> lane, uint8_t* mail, State* state)
       : box_(std::move(lane), mail), state_(state) {}
 
-  // Leaves the operation to the host. The sums are complete after join().
-  void run(const RunExperts& op, const Launch& launch);
+  // Leaves the operation to the host. The sums are complete after join(). is_recorded: the work is recorded,
+  // and its posts come when it is replayed. If it throws, the posts made by then are answered all the same.
+  void run(const RunExperts& op, bool is_recorded, const Launch& launch);
   // Whether y is being computed by the host.
   bool makes(const float* y) const { return pending_.y && y == y_; }
   // Stores the sums where the operation wants them; does nothing if no post is under way.
   void join(const Launch& launch);
-  // Call when the enqueued work will not run.
-  void abandon() { pending_ = {}, n_enqueued_ = 0; }
+  // Call when the recorded work will not run.
+  void abandon() { pending_ = {}, n_recorded_ = 0; }
 
-  // The number of posts enqueued since the last call. Whoever runs that work passes it to expect().
-  int64_t take_posts() { return std::exchange(n_enqueued_, 0); }
+  // The number of posts recorded since the last call. Whoever runs that work passes it to expect().
+  int64_t take_posts() { return std::exchange(n_recorded_, 0); }
   void expect(int64_t n_posts) { box_.expect(n_posts); }
   // Throws Error{device} when the host did not compute a post.
   void check() { box_.check(); }
 
  private:
-  void post(const RunExperts& op, const Launch& launch);
+  void post(const RunExperts& op, bool is_recorded, const Launch& launch);
 
   Mailbox box_;
   State* state_;
   RunExperts pending_;        // the tokens of the post under way; y null: none
   const float* y_ = nullptr;  // of the operation to which these tokens belong
   bool has_share_ = false;    // y has the link's share already
-  int64_t n_enqueued_ = 0;
+  int64_t n_recorded_ = 0;
 };
 
 }  // namespace dsv32::cuda
