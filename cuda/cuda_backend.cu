@@ -177,6 +177,14 @@ class CudaBackend : public Backend {
   std::span<uint8_t> staging() override { return {static_cast<uint8_t*>(staging_), kStagingBytes}; }
   std::unique_ptr<UploadLane> upload_lane() override { return std::make_unique<cuda::StreamLane>(device_); }
 
+  // What a failed step fetches, or has left to the host, uses its memory until it is done.
+  void begin_step() override {
+    const cuda::Launch here = launch();
+    while (is_fetching()) fetched_[n_joined_++ % kMostFetches].hold(stream_);
+    if (host_) host_->drop(here);
+    forget_step();
+  }
+
   std::unique_ptr<Recording> record(const std::function<void()>& body) override {
     join();
     is_recording_ = true;
@@ -190,6 +198,7 @@ class CudaBackend : public Backend {
     } catch (...) {
       is_recording_ = false;
       if (host_) host_->abandon();
+      forget_step();
       throw;
     }
   }
@@ -344,6 +353,9 @@ class CudaBackend : public Backend {
     return {stream_, &workspace_, n_sms_, is_fetching(), n_done_};
   }
   bool is_fetching() const { return n_joined_ != n_fetches_; }
+
+  // Forgets what operations leave for later ones of their step.
+  void forget_step() { n_joined_ = n_fetches_, has_fetched_ = is_x_older_ = false, rounded_ = nullptr; }
 
   // Lets the devices access each other's memory if they can, so that copies do not pass through the host.
   void meet(CudaBackend& other) {

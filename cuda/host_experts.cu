@@ -194,4 +194,9 @@ void HostExperts::join(const Launch& launch) {
   pending_ = {};
 }
 
+void HostExperts::drop(const Launch& launch) {
+  pending_.n_tokens = 0;
+  join(launch);
+}
+
 }  // namespace dsv32::cuda

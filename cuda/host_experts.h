@@ -29,6 +29,8 @@ class HostExperts {
   bool makes(const float* y) const { return pending_.y && y == y_; }
   // Stores the sums where the operation wants them; does nothing if no post is under way.
   void join(const Launch& launch);
+  // As join(), for sums that nobody wants any more: stores nothing.
+  void drop(const Launch& launch);
   // Call when the recorded work will not run.
   void abandon() { pending_ = {}, n_recorded_ = 0; }
 

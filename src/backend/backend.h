@@ -398,6 +398,10 @@ class Backend {
   // results are invalid. Null: never called. Must outlive the operations that follow.
   virtual void set_interrupt(const std::function<bool()>*) {}
 
+  // Called before a step's first operation: what operations of an earlier step, which may have failed in its
+  // midst, left for later ones of that step is forgotten. Their work is done before this step's.
+  virtual void begin_step() {}
+
   // Records the operations that `body` enqueues, without doing them; `body` neither allocates nor waits.
   // Null, without calling `body`: this backend does not record.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& body) = 0;

@@ -67,6 +67,7 @@ int64_t Stage::recordable_max_pos(int64_t max_pos) const {
 }
 
 void Stage::begin(const Step& step) {
+  backend_.begin_step();
   if (laps_) backend_.mark();
   upload(step);
   cache_.begin_step(step.timelines, step.n_held, step.role);
