@@ -395,10 +395,39 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
                 layout, runs, x, cut);
 }
 
+// Run p = problem p alone, of the matrix that was chosen for it.
+// A thread per problem. Bound by latency. It lets the next kernel start late, so that all kernels after it
+// may read mats without waiting (DecodeRows::is_known).
+__global__ void list_chosen_kernel(const int32_t* mats, int n, UseRuns::Run* runs, int32_t* uses) {
+  wait_for_inputs();
+  let_next_start();
+  const int p = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (p < n) runs[p] = {mats[p], p, 1}, uses[p] = p;
+}
+
+// Problems with chosen matrices, and the shared one, which has neither factor nor sum, if there is one.
+void multiply_chosen(DecodeRows rows, bool is_gated, TensorType type, const Launch& launch) {
+  if (rows.shared_weights) {
+    DecodeRows shared = rows;
+    shared.n_problems = 1, --rows.n_problems;
+    shared.matrices[0].weights = rows.shared_weights, shared.x = rows.shared_x;
+    shared.matrices[0].y += rows.n_problems * rows.y_problem_stride;
+    shared.mats = nullptr, shared.shared_weights = rows.shared_weights = nullptr;
+    multiply_columns(shared, {}, is_gated, 1, type, launch);
+  }
+  auto* runs = launch.workspace->take<UseRuns::Run>(rows.n_problems);
+  auto* uses = launch.workspace->take<int32_t>(rows.n_problems);
+  launch_kernel(list_chosen_kernel, {ceil_div(rows.n_problems, kThreads), kThreads}, launch, rows.mats,
+                rows.n_problems, runs, uses);
+  rows.mats = nullptr;
+  multiply_columns(rows, {runs, uses, rows.n_problems, 1}, is_gated, 1, type, launch);
+}
+
 }  // namespace
 
 void multiply_columns(const DecodeRows& rows, const UseRuns& runs, bool is_gated, int n_together,
                       TensorType type, const Launch& launch) {
+  if (rows.mats) return multiply_chosen(rows, is_gated, type, launch);
   with_type(type, [&]<TensorType kType>() {
     if constexpr (!kIsFloat<kType>)
       launch_columns<kType>(rows, layout_of<kType>(rows, is_gated ? 2 : 1), runs, is_gated, n_together,

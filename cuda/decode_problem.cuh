@@ -389,8 +389,8 @@ inline int number_groups(DecodeRows& rows, int n_tiles) {
   return n;
 }
 
-// Multiplies n_together tokens at a time (at most kMostTogether), or the uses of runs; is_gated: two
-// matrices. Types with codes. decode_columns.cu.
+// Multiplies n_together tokens at a time (at most kMostTogether), or the uses of runs, or each problem by the
+// matrix that mats has for it; is_gated: two matrices. Types with codes. decode_columns.cu.
 void multiply_columns(const DecodeRows& rows, const UseRuns& runs, bool is_gated, int n_together,
                       TensorType type, const Launch& launch);
 // The same for choice.n_together tokens at a time, with Hopper's products. decode_wide.cu.

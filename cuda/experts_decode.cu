@@ -226,9 +226,10 @@ void sum_uses(const RunExperts& op, const float* y, const Launch& launch) {
 bool route_experts_decode(const RouteExperts& op, const Launch& launch) {
   const GatedMatmul& beside = op.beside;
   const bool is_coded = beside.w1.data && has_codes(beside.w1.type);
-  if (op.n_tokens == 1 && launch.n_done && is_coded && is_one_product(beside.w1, beside.w3) &&
-      op.gate.weight.data && op.gate.weight.type == TensorType::f32 &&
-      route_bytes(op) <= decode::kMostBesideBytes) {
+  const bool is_made = op.n_tokens == 1 && launch.n_done && is_coded &&
+                       is_one_product(beside.w1, beside.w3) && op.gate.weight.data &&
+                       op.gate.weight.type == TensorType::f32 && route_bytes(op) <= decode::kMostBesideBytes;
+  if (is_made) {
     Beside router = decode::beside_of(decode::rows_of(op.gate));
     router.route = op, router.n_done = launch.n_done;
     DecodeRows rows = rows_of_gated(beside);
@@ -237,7 +238,7 @@ bool route_experts_decode(const RouteExperts& op, const Launch& launch) {
   }
   if (op.gate.weight.data) matmul_decode(op.gate, launch);
   route_experts(op, launch);
-  if (beside.w1.data) matmul_gated_decode(beside, launch);
+  if (beside.w1.data && !is_made) matmul_gated_decode(beside, launch);
   return false;
 }
 

@@ -90,23 +90,30 @@ BOOST_AUTO_TEST_CASE(the_router_beside_the_shared_expert) {
   }
 }
 
-// The shared expert's w2 as one more of the chosen ones, and of another type than theirs.
+// The shared expert's w2 as one more of the chosen ones, of another type than theirs, and where x has no room
+// in a block.
 BOOST_AUTO_TEST_CASE(the_shared_expert_beside_the_chosen_ones) {
-  constexpr int64_t kDim = 768, kInter = 512, kExperts = 6, kActivated = 3, kTokens = 5;
-  for (const TensorType shared_type : {TensorType::q4_k, TensorType::q6_k}) {
-    const TestWeights w1(TensorType::q4_k, kExperts, kInter, kDim, 10),
-        w3(TensorType::q4_k, kExperts, kInter, kDim, 11), w2(TensorType::q4_k, kExperts, kDim, kInter, 12),
-        shared(shared_type, 1, kDim, kInter, 13);
+  constexpr int64_t kExperts = 6, kActivated = 3, kTokens = 5;
+  struct Shape {
+    TensorType type, shared_type;
+    int64_t dim, inter;
+  };
+  for (const Shape& s : {Shape{TensorType::q4_k, TensorType::q4_k, 768, 512},
+                         {TensorType::q4_k, TensorType::q6_k, 768, 512},
+                         {TensorType::q2_k, TensorType::q2_k, 256, 77824}}) {
+    const int64_t dim = s.dim, inter = s.inter;
+    const TestWeights w1(s.type, kExperts, inter, dim, 10), w3(s.type, kExperts, inter, dim, 11),
+        w2(s.type, kExperts, dim, inter, 12), shared(s.shared_type, 1, dim, inter, 13);
     std::vector<int32_t> chosen;
     for (int32_t t = 0; t < kTokens; ++t) chosen.insert(chosen.end(), {t % 2, 2 + t % 2, 4 + t % 2});
     const DeviceArray<int32_t> experts(chosen);
-    const Floats x(random_floats(kTokens * kDim, 14)), weights(random_floats(kTokens * kActivated, 15)),
-        shared_x(random_floats(kTokens * kInter, 16));
-    const std::vector<float> before = random_floats(kTokens * kDim, 17);
+    const Floats x(random_floats(kTokens * dim, 14)), weights(random_floats(kTokens * kActivated, 15)),
+        shared_x(random_floats(kTokens * inter, 16));
+    const std::vector<float> before = random_floats(kTokens * dim, 17);
     const auto run = [&](int64_t first, int64_t n, const Floats& y, const Floats& h) {
-      const Floats sum(static_cast<size_t>(n * kDim));
+      const Floats sum(static_cast<size_t>(n * dim));
       RunExperts op{{w1.on_device(), w3.on_device(), w2.on_device()},
-                    x.data() + first * kDim,
+                    x.data() + first * dim,
                     experts.data() + first * kActivated,
                     weights.data() + first * kActivated,
                     n,
@@ -114,8 +121,8 @@ BOOST_AUTO_TEST_CASE(the_shared_expert_beside_the_chosen_ones) {
                     sum.data(),
                     Role::decode};
       op.shared = {shared.on_device(),
-                   shared_x.data() + first * kInter,
-                   kInter,
+                   shared_x.data() + first * inter,
+                   inter,
                    y.data(),
                    n,
                    Role::decode,
@@ -139,7 +146,7 @@ BOOST_AUTO_TEST_CASE(the_shared_expert_beside_the_chosen_ones) {
                   kActivated,
                   sums.data(),
                   Role::decode};
-    op.shared = {shared.host, host_shared.data(), kInter,      expected.data(),
+    op.shared = {shared.host, host_shared.data(), inter,       expected.data(),
                  kTokens,     Role::decode,       sums.data(), expected_h.data()};
     cpu().run_experts(op);
     check_close(all_y, expected, {1e-3, 7e-3}, "the sum");
@@ -147,9 +154,9 @@ BOOST_AUTO_TEST_CASE(the_shared_expert_beside_the_chosen_ones) {
 
     for (int64_t t = 0; t < kTokens; ++t) {
       const auto part = [&](const std::vector<float>& all) {
-        return std::vector<float>(all.begin() + t * kDim, all.begin() + (t + 1) * kDim);
+        return std::vector<float>(all.begin() + t * dim, all.begin() + (t + 1) * dim);
       };
-      const Floats one(kDim), one_h(part(before));
+      const Floats one(dim), one_h(part(before));
       run(t, 1, one, one_h);
       BOOST_TEST(same_bits(one.values(), part(all_y)));
       BOOST_TEST(same_bits(one_h.values(), part(all_h)));
