@@ -6,8 +6,8 @@
 // three bits more than bf16; a unit for each query (common.cuh) and a factor for all weights make up for its
 // smaller range.
 //
-// Many tokens of one prompt select from the same rows: if scratch memory has room for all rows, they are
-// converted to fp16 once, before. The conversion is the same, so the bits are the same.
+// Many tokens of one prompt select from the same rows: these are converted to fp16 once, before, if they are
+// not too many for the scratch memory. The conversion is the same, so the bits are the same.
 #include "cuda/mla_fill.cuh"
 
 namespace dsv32::cuda {
@@ -272,11 +272,9 @@ void launch_hopper(const Attend& op, const Plan& plan, const Launch& launch) {
 }
 
 // Whether to convert the step's rows to fp16 before: if they belong to one sequence, lie in the slots of
-// their positions, are read by enough tokens, and all fit in scratch memory.
-bool can_widen(const Attend& op, const Launch& launch) {
-  const int64_t n_rows = op.step.max_pos + 1;
-  return op.step.n_seqs == 1 && !op.row_ids && pays_to_widen(n_rows, op.step.n_tokens) &&
-         n_rows * kF16RowBytes <= launch.workspace->n_bytes_left();
+// their positions, and choose.h has it so.
+bool can_widen(const Attend& op) {
+  return op.step.n_seqs == 1 && !op.row_ids && widens_rows(op.step.max_pos + 1, op.step.n_tokens);
 }
 
 }  // namespace
@@ -284,7 +282,7 @@ bool can_widen(const Attend& op, const Launch& launch) {
 void attend_hopper(const Attend& op, Plan plan, const Launch& launch) {
   plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, kHeads)), plan.n_splits = 1;
   with_kv(op, [&]<KvType kKv>() {
-    if (!can_widen(op, launch))
+    if (!can_widen(op))
       return launch_hopper < kKv == KvType::fp8 ? Source::fp8 : Source::bf16 > (op, plan, launch);
     const int64_t n_rows = op.step.max_pos + 1;
     auto* rows = launch.workspace->take<uint8_t>(n_rows * kF16RowBytes);

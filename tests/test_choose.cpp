@@ -96,6 +96,10 @@ BOOST_AUTO_TEST_CASE(attention_and_its_positions) {
   BOOST_TEST(attends_few(2, 128, 2048, 132));
   BOOST_TEST(!attends_few(3, 128, 2048, 132));
   BOOST_TEST(!attends_few(1, 128, 2112, 132));
+  BOOST_TEST(widens_rows(163840, 640));  // V3.2's longest prompt
+  BOOST_TEST(!widens_rows(163841, 640));
+  BOOST_TEST(widens_rows(kMostWideRows, 2048));
+  BOOST_TEST(!widens_rows(kMostWideRows + 1, 2048));
   BOOST_CHECK(choose_scores(64, true, kHopper) == ScoreKernel::hopper);
   BOOST_CHECK(choose_scores(65, true, kHopper) == ScoreKernel::generic);
   BOOST_CHECK(choose_scores(64, false, kHopper) == ScoreKernel::plain);

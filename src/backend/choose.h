@@ -131,8 +131,14 @@ constexpr bool attends_few(int64_t n_tokens, int64_t n_heads, int64_t n_rows, in
   return n_rows <= 2048 && n_tokens * ((n_heads + 31) / 32) * 16 <= n_sms;
 }
 
-// Whether prefill converts all rows to fp16 in advance: when several tokens usually select each row.
-constexpr bool pays_to_widen(int64_t n_rows, int64_t n_tokens) { return n_rows <= 256 * n_tokens; }
+// The most rows that have room as fp16 in a Hopper's scratch memory: more than V3.2's 163 840 positions.
+constexpr int64_t kMostWideRows = 233'000;
+
+// Whether prefill converts all rows to fp16 in advance: when several tokens usually select each row, and all
+// have room. In longer prompts each token converts the rows that it selects, to the same bits.
+constexpr bool widens_rows(int64_t n_rows, int64_t n_tokens) {
+  return n_rows <= std::min(kMostWideRows, 256 * n_tokens);
+}
 
 enum class ScoreKernel { plain, generic, hopper };
 constexpr int64_t kMostScoreHeads = 256;  // of the generic kernel: their queries lie in shared memory
