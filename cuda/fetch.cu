@@ -100,7 +100,8 @@ __global__ void __launch_bounds__(32 * kBlockCarriers) fetch_bulk_kernel(FetchLa
 // Grid (blocks, tokens): the warps of all blocks of a token copy its rows in turn, 16 bytes a lane.
 // Loads bypass L1 (the host's rows are read once); a 640-byte row is five whole 128-byte lines of the link.
 // Bound by the link; with few rows by its latency.
-__global__ void fetch_plain_kernel(FetchLatents op) {
+constexpr int kPlainThreads = 1024;
+__global__ void __launch_bounds__(kPlainThreads) fetch_plain_kernel(FetchLatents op) {
   const int64_t row_bytes = op.cache.layout.row_bytes(), t = blockIdx.y;
   const int warp = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / 32);
   const int n_warps = static_cast<int>(gridDim.x * blockDim.x / 32), lane = threadIdx.x % 32;
@@ -117,6 +118,14 @@ __global__ void fetch_plain_kernel(FetchLatents op) {
   }
 }
 
+// Rows of a stage of fetch_bulk_kernel; 0 where it cannot be used. The generic family's stages have 8 KB.
+int stage_rows(const CacheView& cache) {
+  if (!has_whole_words(cache) || !card().has_clusters) return 0;
+  const int n_bytes =
+      std::min(kStageBytes, most_shared_bytes(fetch_bulk_kernel) / (kBlockCarriers * kStages));
+  return static_cast<int>(std::min<int64_t>(n_bytes / cache.layout.row_bytes(), kMostStageRows));
+}
+
 }  // namespace
 
 void fetch_latents(const FetchLatents& op, const Launch& launch) {
@@ -124,14 +133,12 @@ void fetch_latents(const FetchLatents& op, const Launch& launch) {
   if (n_tokens == 0 || op.topk == 0) return;
   if (row_bytes <= 0 || op.topk < 0)
     fail(ErrorKind::internal, format("fetch_latents: top-k %ld, rows of %ld bytes", op.topk, row_bytes));
-  if (row_bytes <= kStageBytes && has_whole_words(op.cache) && card().has_clusters) {
-    const auto n_stage_rows = static_cast<int>(std::min<int64_t>(kStageBytes / row_bytes, kMostStageRows));
+  if (const int n_stage_rows = stage_rows(op.cache); n_stage_rows > 0) {
     const int64_t n_bytes = kBlockCarriers * kStages * n_stage_rows * row_bytes;
     return launch_plain(fetch_bulk_kernel, {kCarriers / kBlockCarriers, 32 * kBlockCarriers, n_bytes}, launch,
                         op, n_stage_rows);
   }
-  constexpr int kThreads = 1024;
-  launch_plain(fetch_plain_kernel, {{ceil_div(64, n_tokens), n_tokens}, kThreads}, launch, op);
+  launch_plain(fetch_plain_kernel, {{ceil_div(64, n_tokens), n_tokens}, kPlainThreads}, launch, op);
 }
 
 }  // namespace dsv32::cuda
