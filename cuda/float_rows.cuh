@@ -240,13 +240,15 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   arrive_at_cluster(), wait_for_cluster();  // until all sums are read
 }
 
-// The largest tiles with which each multiprocessor gets a block.
+// The largest tiles with which each multiprocessor gets a block. Without clusters a block has all shares, so
+// its tiles have few tokens.
 inline FloatTiles choose_tiles(const DecodeRows& rows, int n_mats, int n_sms) {
   FloatTiles tiles{};
   const int n_sides = ceil_div(rows.n_tokens, kSide);
-  tiles.n_token_sides = ceil_div(n_sides, ceil_div(n_sides, kMostSides));
   tiles.n_split = card().has_clusters ? kWarps : 1;
-  const int64_t n_columns = kWarps * rows.n_problems * ceil_div(rows.n_tokens, tiles.n_tokens());
+  tiles.n_token_sides = tiles.n_split == 1 ? 1 : ceil_div(n_sides, ceil_div(n_sides, kMostSides));
+  const int64_t n_columns =
+      int64_t{tiles.n_split} * rows.n_problems * ceil_div(rows.n_tokens, tiles.n_tokens());
   tiles.n_row_sides = kMostSides;
   while (tiles.n_row_sides > 1 &&
          n_columns * ceil_div(rows.matrices[0].n_rows * n_mats, tiles.n_rows() / 2) <= n_sms)

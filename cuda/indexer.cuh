@@ -47,10 +47,19 @@ DSV32_DEVICE uint32_t word_of(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// Two e4m3 values (the low 16 bits) to two f16 values; exact.
+// Two e4m3 values (the low 16 bits) to two f16 values; exact. Without the instruction of 8.9 the seven bits
+// of exponent and fraction, put where f16 has them, are the value times 2^-8.
 DSV32_DEVICE uint32_t widen(uint32_t pair) {
+#if __CUDA_ARCH__ < 890
+  const uint32_t halves = __byte_perm(pair, 0, 0x1404);
+  const uint32_t bits = (halves & 0x80008000u) | ((halves >> 1) & 0x3f803f80u);
+  const __half2 value =
+      __hmul2(*reinterpret_cast<const __half2*>(&bits), __half2half2(__ushort_as_half(0x5c00)));  // 2^8
+  return *reinterpret_cast<const uint32_t*>(&value);
+#else
   const __half2_raw h = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
   return static_cast<uint32_t>(h.y) << 16 | h.x;
+#endif
 }
 
 // A thread's part of the 16 keys that a warp holds as rows: lane = 4 g + c has rows g and g + 8, and of each
