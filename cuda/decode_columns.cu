@@ -362,7 +362,7 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   const int n_chunks = runs.runs ? 1 : ceil_div(rows.n_tokens, cut.n_columns);
   const int n_stage_bytes = kWarps * kBandTile * Steps<kType>::kSlot + cut.n_columns * X::kBytes;
   const int place = card().sm_bytes / 2 - kReserved;
-  const int block_limit = card().block_bytes - kReserved;
+  const int block_limit = most_shared_bytes(decode_columns_kernel<kType>);
   const auto stages_in = [&](int room, int n_slots) {
     return (room - n_slots * cut.slot_sums() * 4) / n_stage_bytes;
   };

@@ -93,9 +93,9 @@ constexpr int kLaneColumns = 4;  // neighbouring columns
 // How a product is divided.
 struct FloatTiles {
   int n_row_sides, n_token_sides;  // of a block; a warp has one of each
-  int n_split;                     // blocks of a cluster: kWarps, or 1 that does all shares in turn
   int n_stages;
   bool is_aligned;
+  float* parts = nullptr;  // without clusters: [all blocks, n_tokens(), n_rows()] their sums
 
   __host__ __device__ int n_rows() const { return kSide * n_row_sides; }
   __host__ __device__ int n_tokens() const { return kSide * n_token_sides; }
@@ -120,10 +120,44 @@ DSV32_DEVICE void spread_warp_sums(float (&v)[kSide * kSide], int lane) {
   if constexpr (kOffset > 1) spread_warp_sums<kOffset / 2>(v, lane);
 }
 
+// The value at the place of `value` in another block of the cluster.
+DSV32_DEVICE float value_of_block(const float* value, [[maybe_unused]] int block) {
+#if __CUDA_ARCH__ >= 900
+  return *cooperative_groups::this_cluster().map_shared_rank(const_cast<float*>(value), block);
+#else
+  return *value;
+#endif
+}
+
+// The block's number in the grid.
+DSV32_DEVICE int64_t block_number() {
+  return (int64_t{blockIdx.z} * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+}
+
+// Writes share `share` of n_shares of a tile's results. sum_of(k, block): that block's sum k of the tile.
+template <int kMats, typename SumOf>
+DSV32_DEVICE void finish_tile(const DecodeRows& rows, const FloatTiles& tiles, int problem, int first_row,
+                              int first_token, int share, int n_shares, const SumOf& sum_of) {
+  const DecodeRows::Matrix& matrix = rows.matrices[0];
+  const int n_rows = tiles.n_rows(), n_results = n_rows / kMats * tiles.n_tokens() / n_shares;
+  for (int k = static_cast<int>(threadIdx.x); k < n_results; k += static_cast<int>(blockDim.x)) {
+    const int t = (share * n_results + k) / (n_rows / kMats), r = (share * n_results + k) % (n_rows / kMats);
+    if (first_token + t >= rows.n_tokens || first_row + r >= matrix.n_rows) continue;
+    float sums[kMats];
+    DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
+      sums[m] = 0;
+      DSV32_UNROLL for (int block = 0; block < kWarps; ++block) sums[m] +=
+          sum_of(t * n_rows + r * kMats + m, block);
+    }
+    finish_row<kMats>(rows, matrix, sums, problem, first_token + t, first_row + r);
+  }
+}
+
 // y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. In a tile the rows of the two matrices
-// alternate. Grid (tiles of rows times n_split, problems, tiles of tokens); a warp has kSide rows and tokens.
+// alternate. Grid (tiles of rows times kWarps, problems, tiles of tokens); a warp has kSide rows and tokens.
 // Layout: a ring of stages [rows, then tokens][32] float4, each with the block's 128 columns of a step of
-// 1024; then the block's sums [tokens][rows], which the cluster adds in the order of the blocks. Bound by f32
+// 1024; then the block's sums [tokens][rows]. kWarps blocks have the columns of a tile. They are a cluster,
+// which adds their sums in the order of the blocks; without clusters add_tiles_kernel does. Bound by f32
 // products and shared memory alike; with few tokens by latency.
 template <int kMats>
 __global__ void __launch_bounds__(kMostTileThreads, 1)
@@ -132,8 +166,8 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int n_warps = static_cast<int>(blockDim.x) / 32;
   const int n_rows = tiles.n_rows(), n_tokens = tiles.n_tokens(), stage = tiles.stage();
-  const int n_split = tiles.n_split, rank = static_cast<int>(blockIdx.x) % n_split;
-  const int first_row = static_cast<int>(blockIdx.x) / n_split * (n_rows / kMats),
+  const int rank = static_cast<int>(blockIdx.x) % kWarps;
+  const int first_row = static_cast<int>(blockIdx.x) / kWarps * (n_rows / kMats),
             first_token = static_cast<int>(blockIdx.z) * n_tokens, problem = static_cast<int>(blockIdx.y);
   const DecodeRows::Matrix& matrix = rows.matrices[0];
   float4* ring = reinterpret_cast<float4*>(shared);
@@ -145,11 +179,8 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   const float* x = rows.x + problem / rows.x_sharing * rows.x_problem_stride;
   constexpr int kStepColumns = kLaneColumns * kThreads;
   const int n_steps = (rows.n_cols + kStepColumns - 1) / kStepColumns;
-  const int n_steps_all = n_steps * (kWarps / n_split);
   // The block's first column of a step.
-  const auto column_of = [&](int step) {
-    return step % n_steps * kStepColumns + (rank + step / n_steps) * (kStepColumns / kWarps);
-  };
+  const auto column_of = [&](int step) { return step * kStepColumns + rank * (kStepColumns / kWarps); };
   // Past the last row or token the last one is read again.
   const auto row_at = [&](int i) {
     return reinterpret_cast<const float*>(w + (kMats == 2 && i % 2 ? rows.gate_offset : 0) +
@@ -172,83 +203,79 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   if (!rows.mats) {  // weights to L2 only: copies end in order, and x's start later
     constexpr int kLine = 32, kLines = kStepColumns / kWarps / kLine;  // the block's columns of a step
     for (int i = warp; i < n_rows; i += n_warps)
-      for (int k = lane; k < kLines * n_steps_all; k += 32) {
+      for (int k = lane; k < kLines * n_steps; k += 32) {
         const int col = column_of(k / kLines) + k % kLines * kLine;
         if (col < rows.n_cols) prefetch_constant(row_at(i) + col);
       }
     wait_for_inputs();
   }
   for (int step = 0; step < tiles.n_stages - 1; ++step) {
-    if (step < n_steps_all) put(step);
+    if (step < n_steps) put(step);
     commit_copies();
   }
 
   const int row_side = warp % tiles.n_row_sides, token_side = warp / tiles.n_row_sides;
   const bool has_tokens = first_token + kSide * token_side < rows.n_tokens;
-  float totals[2] = {};
-  for (int part_end = n_steps, step = 0; step < n_steps_all; part_end += n_steps) {
-    float sums[kSide * kSide] = {};  // [token][row]
-    DSV32_NO_UNROLL for (; step < part_end; ++step) {
-      wait_until_pending(tiles.n_stages - 2);
-      __syncthreads();  // all copies of this step are complete; all warps have read the step before
-      if (step + tiles.n_stages - 1 < n_steps_all) put(step + tiles.n_stages - 1);
-      commit_copies();
-      if (!has_tokens) continue;
-      const float4* from = ring + step % tiles.n_stages * stage + lane;
-      const float4* of_rows = from + 32 * kSide * row_side;
-      const float4* of_tokens = from + 32 * (n_rows + kSide * token_side);
-      float4 held[kSide];
-      DSV32_UNROLL for (int r = 0; r < kSide; ++r) held[r] = of_rows[32 * r];
-      DSV32_UNROLL for (int t = 0; t < kSide; ++t) {
-        const float4 v = of_tokens[32 * t];
-        DSV32_UNROLL for (int r = 0; r < kSide; ++r) {
-          float& sum = sums[t * kSide + r];
-          sum = fmaf(held[r].x, v.x, sum), sum = fmaf(held[r].y, v.y, sum);
-          sum = fmaf(held[r].z, v.z, sum), sum = fmaf(held[r].w, v.w, sum);
-        }
+  float sums[kSide * kSide] = {};  // [token][row]
+  DSV32_NO_UNROLL for (int step = 0; step < n_steps; ++step) {
+    wait_until_pending(tiles.n_stages - 2);
+    __syncthreads();  // all copies of this step are complete; all warps have read the step before
+    if (step + tiles.n_stages - 1 < n_steps) put(step + tiles.n_stages - 1);
+    commit_copies();
+    if (!has_tokens) continue;
+    const float4* from = ring + step % tiles.n_stages * stage + lane;
+    const float4* of_rows = from + 32 * kSide * row_side;
+    const float4* of_tokens = from + 32 * (n_rows + kSide * token_side);
+    float4 held[kSide];
+    DSV32_UNROLL for (int r = 0; r < kSide; ++r) held[r] = of_rows[32 * r];
+    DSV32_UNROLL for (int t = 0; t < kSide; ++t) {
+      const float4 v = of_tokens[32 * t];
+      DSV32_UNROLL for (int r = 0; r < kSide; ++r) {
+        float& sum = sums[t * kSide + r];
+        sum = fmaf(held[r].x, v.x, sum), sum = fmaf(held[r].y, v.y, sum);
+        sum = fmaf(held[r].z, v.z, sum), sum = fmaf(held[r].w, v.w, sum);
       }
     }
-    spread_warp_sums(sums, lane);
-    totals[0] += sums[0], totals[1] += sums[1];
   }
+  spread_warp_sums(sums, lane);
   *reinterpret_cast<float2*>(block_sums + (kSide * token_side + lane / 4) * n_rows + kSide * row_side +
-                             2 * (lane % 4)) = {totals[0], totals[1]};
+                             2 * (lane % 4)) = {sums[0], sums[1]};
 
-  if (n_split == 1) __syncthreads();
-  arrive_at_cluster(), wait_for_cluster();
-  const auto sum_of = [&](int k) {
-    float sum = 0;
-    DSV32_UNROLL for (int block = 0; block < kWarps; ++block) {
-      if (block >= n_split) break;
-#if __CUDA_ARCH__ >= 900
-      sum += *cooperative_groups::this_cluster().map_shared_rank(block_sums + k, block);
-#else
-      sum += block_sums[k];
-#endif
-    }
-    return sum;
-  };
-  // Each block finishes a part of the cluster's sums.
-  const int n_results = n_rows / kMats * n_tokens / n_split;
-  for (int k = static_cast<int>(threadIdx.x); k < n_results; k += static_cast<int>(blockDim.x)) {
-    const int t = (rank * n_results + k) / (n_rows / kMats), r = (rank * n_results + k) % (n_rows / kMats);
-    if (first_token + t >= rows.n_tokens || first_row + r >= matrix.n_rows) continue;
-    float sums[kMats];
-    DSV32_UNROLL for (int m = 0; m < kMats; ++m) sums[m] = sum_of(t * n_rows + r * kMats + m);
-    finish_row<kMats>(rows, matrix, sums, problem, first_token + t, first_row + r);
+  if (tiles.parts) {
+    __syncthreads();
+    float* part = tiles.parts + block_number() * (n_rows * n_tokens);
+    for (int k = static_cast<int>(threadIdx.x); k < n_rows * n_tokens; k += static_cast<int>(blockDim.x))
+      part[k] = block_sums[k];
+    return;
   }
+  arrive_at_cluster(), wait_for_cluster();
+  // Each block finishes a part of the cluster's sums.
+  finish_tile<kMats>(rows, tiles, problem, first_row, first_token, rank, kWarps,
+                     [&](int k, int block) { return value_of_block(block_sums + k, block); });
   arrive_at_cluster(), wait_for_cluster();  // until all sums are read
 }
 
-// The largest tiles with which each multiprocessor gets a block. Without clusters a block has all shares, so
-// its tiles have few tokens.
+// Adds the sums of float_tiles_kernel's blocks and finishes the rows. Grid: tiles of rows, problems, tiles of
+// tokens. Bound by latency.
+template <int kMats>
+__global__ void __launch_bounds__(kThreads)
+    add_tiles_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ FloatTiles tiles) {
+  let_next_start();
+  wait_for_inputs();
+  const int n_sums = tiles.n_rows() * tiles.n_tokens();
+  const float* parts = tiles.parts + block_number() * (kWarps * n_sums);
+  finish_tile<kMats>(rows, tiles, static_cast<int>(blockIdx.y),
+                     static_cast<int>(blockIdx.x) * (tiles.n_rows() / kMats),
+                     static_cast<int>(blockIdx.z) * tiles.n_tokens(), 0, 1,
+                     [&](int k, int block) { return parts[block * n_sums + k]; });
+}
+
+// The largest tiles with which each multiprocessor gets a block.
 inline FloatTiles choose_tiles(const DecodeRows& rows, int n_mats, int n_sms) {
   FloatTiles tiles{};
   const int n_sides = ceil_div(rows.n_tokens, kSide);
-  tiles.n_split = card().has_clusters ? kWarps : 1;
-  tiles.n_token_sides = tiles.n_split == 1 ? 1 : ceil_div(n_sides, ceil_div(n_sides, kMostSides));
-  const int64_t n_columns =
-      int64_t{tiles.n_split} * rows.n_problems * ceil_div(rows.n_tokens, tiles.n_tokens());
+  tiles.n_token_sides = ceil_div(n_sides, ceil_div(n_sides, kMostSides));
+  const int64_t n_columns = kWarps * rows.n_problems * ceil_div(rows.n_tokens, tiles.n_tokens());
   tiles.n_row_sides = kMostSides;
   while (tiles.n_row_sides > 1 &&
          n_columns * ceil_div(rows.matrices[0].n_rows * n_mats, tiles.n_rows() / 2) <= n_sms)
@@ -259,17 +286,27 @@ inline FloatTiles choose_tiles(const DecodeRows& rows, int n_mats, int n_sms) {
 template <int kMats>
 void launch_float_tiles(const DecodeRows& rows, FloatTiles tiles, bool is_aligned, const Launch& launch) {
   tiles.is_aligned = is_aligned;
-  const int block_limit = card().block_bytes;
   const int half_sm = card().sm_bytes / 2 - 1024;
-  const int room = tiles.n_threads() > kThreads ? block_limit : half_sm;
-  const int n_steps = ceil_div(rows.n_cols, kLaneColumns * kThreads) * (kWarps / tiles.n_split);
+  const int room = tiles.n_threads() > kThreads ? card().block_bytes : half_sm;
+  const int n_steps = ceil_div(rows.n_cols, kLaneColumns * kThreads);
   for (tiles.n_stages = std::min(kMaxStages, n_steps + 1);
        tiles.n_stages > 2 && tiles.n_bytes() > static_cast<size_t>(room);)
     --tiles.n_stages;
-  const Extent blocks = {ceil_div(rows.matrices[0].n_rows * kMats, tiles.n_rows()) * tiles.n_split,
-                         rows.n_problems, ceil_div(rows.n_tokens, tiles.n_tokens())};
-  launch_kernel(float_tiles_kernel<kMats>, {blocks, tiles.n_threads(), tiles.n_bytes(), tiles.n_split},
+  const int n_row_tiles = ceil_div(rows.matrices[0].n_rows * kMats, tiles.n_rows()),
+            n_token_tiles = ceil_div(rows.n_tokens, tiles.n_tokens());
+  Workspace scratch = *launch.workspace;
+  if (!card().has_clusters)
+    tiles.parts = scratch.take<float>(int64_t{kWarps} * n_row_tiles * rows.n_problems * n_token_tiles *
+                                      tiles.n_rows() * tiles.n_tokens());
+  launch_kernel(float_tiles_kernel<kMats>,
+                {{n_row_tiles * kWarps, rows.n_problems, n_token_tiles},
+                 tiles.n_threads(),
+                 tiles.n_bytes(),
+                 tiles.parts ? 1 : kWarps},
                 launch, rows, tiles);
+  if (tiles.parts)
+    launch_kernel(add_tiles_kernel<kMats>, {{n_row_tiles, rows.n_problems, n_token_tiles}, kThreads}, launch,
+                  rows, tiles);
 }
 
 }  // namespace dsv32::cuda::decode
