@@ -56,6 +56,8 @@ class MemoryPlanner {
     const auto with = [&](int64_t chunk) { return if_it_fits([&] { return plan_with_chunk(chunk); }); };
     const int64_t first = choose_chunk(machine_.is_apart ? kDeviceChunk : kHostChunk, held_bytes());
     const int64_t last = options_.chunk ? first : std::min(first, kLeastChunk);
+    if (machine_.is_apart && n_weights_ > n_free_ + machine_.host.n_bytes_free)
+      return plan_with_chunk(last);  // throws: no chunk is small enough
     std::optional<MemoryPlan> largest;
     for (int64_t chunk = first; chunk >= last; chunk /= 2) {
       std::optional<MemoryPlan> plan = with(chunk);
@@ -64,8 +66,7 @@ class MemoryPlanner {
       if (largest && (must_leave() || chunk / 2 < kLeastBesideExperts)) break;
     }
     if (!largest) return plan_with_chunk(last);  // throws, and says what is lacking
-    if (options_.chunk) return *largest;
-    return with(choose_chunk(kStreamedChunk, n_core_)).value_or(*largest);
+    return options_.chunk ? *largest : with_longer_steps(*largest);
   }
 
  private:
@@ -82,15 +83,27 @@ class MemoryPlanner {
     return Activations(nullptr, args_, n_tokens, context).n_bytes;
   }
 
+  // The plan with the largest chunk up to kStreamedChunk, whose steps may take a half of what weights leave:
+  // a prompt's speed grows with the chunk while the link is the bound. A context of half the model's is
+  // enough for it. `plan`, if no larger chunk fits.
+  MemoryPlan with_longer_steps(const MemoryPlan& plan) {
+    const int64_t n_enough = std::min(plan.cache.max_context, args_.max_seq_len / 2);
+    for (int64_t chunk = choose_chunk(kStreamedChunk, n_core_, 2); chunk > plan.chunk; chunk /= 2) {
+      const auto longer = if_it_fits([&] { return plan_with_chunk(chunk); });
+      if (longer && longer->cache.max_context >= n_enough) return *longer;
+    }
+    return plan;
+  }
+
   // The chunk: `n_suitable` or what the options give, bounded because a dense model lists every position for
-  // every token of a step. If it is not given, its step takes at most a quarter of what n_held bytes of
-  // weights leave on the devices.
-  int64_t choose_chunk(int64_t n_suitable, uint64_t n_held) const {
+  // every token of a step. If it is not given, its step takes at most 1 / n_share of what n_held
+  // bytes of weights leave on the devices.
+  int64_t choose_chunk(int64_t n_suitable, uint64_t n_held, uint64_t n_share = 4) const {
     const int64_t context = options_.context.value_or(args_.max_seq_len);
     int64_t chunk = options_.chunk.value_or(n_suitable);
     const uint64_t n_rest = less_bytes(n_free_, n_held) / machine_.devices.size();
     while (!options_.chunk && machine_.is_apart && chunk > kLeastChunk &&
-           step_bytes(chunk, context) > n_rest / 4)
+           step_bytes(chunk, context) > n_rest / n_share)
       chunk /= 2;
     constexpr int64_t kMostListed = int64_t{1} << 25;
     const int64_t n_attended = args_.has_indexer() ? std::min(args_.index_topk, context) : context;
@@ -248,10 +261,12 @@ class MemoryPlanner {
     };
     set_buffers(wanted.value_or(0));
     auto found = if_it_fits([&] { return place_layers(placement_input(room, false)); });
+    const auto resident = found;
     const bool keeps_experts = found && std::ranges::count(found->has_host_experts, true) > 0;
     if (args_.has_indexer() && !wanted && (!found || keeps_experts)) {
       found = if_it_fits([&] { return place_open(2 * args_.index_topk); });
       if (!found) found = if_it_fits([&] { return place_open(args_.index_topk); });
+      if (resident && cache.buffer_rows == cache.max_context) set_buffers(0), found = resident;
       if (!found) cache.buffer_rows = args_.index_topk;
     }
     if (found) return take(*found);
