@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "backend/expert_window.h"
+#include "backend/link_share.h"
 #include "base/host_memory.h"
 #include "cuda/expert_ring.h"
 #include "cuda/recording.h"
@@ -28,7 +29,6 @@ constexpr size_t kLibraryBytes = size_t{5} << 20;  // cuBLASLt keeps these once 
 constexpr size_t kStagingBytes = size_t{128} << 20;
 constexpr size_t kLandingBytes = size_t{4} << 20;
 constexpr size_t kPastWeights = 256, kWeightAlignment = 256;
-constexpr long kMostProcessors = 24;
 constexpr size_t kStateBytes = 512;   // at the workspace's end: Launch::n_done, state of posts to the host
 constexpr unsigned kMostFetches = 4;  // under way at a time
 
@@ -84,6 +84,11 @@ class CudaBackend : public Backend {
   }
 
   const char* name() const override { return "cuda"; }
+  std::string device_name() const override {
+    cudaDeviceProp properties{};
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, device_));
+    return properties.name;
+  }
   // Tensor cores differ between architectures, exp and sin between toolkits, and grids depend on the number
   // of multiprocessors: bits may differ with each. The generic kernels also run on a Hopper.
   std::string numerics() const override {
@@ -97,7 +102,7 @@ class CudaBackend : public Backend {
   bool works_in_host_memory() const override { return false; }
   // With 16 processors decode of one sequence gains 12 to 16 %: 15 threads read 125 GB/s. With 32 they read
   // 160 GB/s, and the link only slows them (Q4_K, H100 and H200, 2026-11-23).
-  bool link_adds() const override { return sysconf(_SC_NPROCESSORS_ONLN) <= kMostProcessors; }
+  bool link_adds() const override { return sysconf(_SC_NPROCESSORS_ONLN) <= kMostLinkProcessors; }
   bool roles_agree() const override { return false; }
 
   void* alloc(Place place, size_t n_bytes, const char* what) override {

@@ -526,7 +526,7 @@ expect "plan: a limit" 4 inspect plan "${m[@]}" --backend cpu -c 1000 --host-mem
 check "plan: what does not fit, and what helps" grep -aqE 'not enough memory for .* wanted, .* free' err
 expect "plan: a context chosen for a limit" 0 inspect plan "${m[@]}" --backend cpu --host-mem 100M --json
 check "plan: it fits" grep -aqE '"context":[0-9]{4,5},' out
-expect "plan: a machine that is not there" 0 inspect plan --synthetic 671b --type Q4_K --on 2x141G+256G --json
+expect "plan: a machine that is not there" 0 inspect plan --synthetic 671b --type Q4_K --on 2x141G+256G -t 16 --json
 check "plan: two devices" has out '"first_layer":0,"last_layer":30,'
 check "plan: the last layer" has out '"last_layer":60,'
 check "plan: experts on the host" grep -qE '"expert_layers":\[[0-9]+,' out

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "engine/plan.h"
 #include "weights/synthetic.h"
 
@@ -13,11 +14,21 @@ namespace {
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-// Two GPUs of a kind, 240 GiB of the host given to the program.
-Machine two(const char* kind, const SyntheticTypes& types) {
+// n GPUs of a kind beside a host with 30 threads and so much free memory.
+Machine with_gpus(size_t n, const char* kind, uint64_t n_host_free, const SyntheticTypes& types) {
   const uint64_t n_total = find_gpu(kind)->n_bytes, n_free = n_total - (kGiB + (uint64_t{261} << 20));
-  const MemoryInfo gpu{n_total, n_free, uint64_t{261} << 20};
-  return {true, model_bytes(full_size_args(61, 3), types), {gpu, gpu}, {256 * kGiB, 240 * kGiB, 0}};
+  Machine machine{true, model_bytes(full_size_args(61, 3), types)};
+  machine.devices.assign(n, {n_total, n_free, uint64_t{261} << 20});
+  machine.gpus.assign(n, find_gpu(kind));
+  machine.host = {n_host_free, n_host_free, 0};
+  machine.link_adds = false;
+  return machine;
+}
+
+ModelArgs real_args() {
+  ModelArgs args = full_size_args(61, 3);
+  args.max_seq_len = 163840;
+  return args;
 }
 
 }  // namespace
@@ -60,7 +71,7 @@ BOOST_AUTO_TEST_CASE(expected_speeds_are_those_measured_within_15_percent) {
                               Measured{"H200", TensorType::q4_k, 32768, 31.7, 4537},
                               Measured{"H100", TensorType::q2_k, 8192, 32.7, 2478},
                               Measured{"H100", TensorType::q4_k, 32768, 13.3, 2615}}) {
-    const Machine machine = two(row.gpu, {.matrices = row.type});
+    const Machine machine = with_gpus(2, row.gpu, 240 * kGiB, {.matrices = row.type});
     EngineOptions options;
     options.context = 65536;
     const MemoryPlan plan = make_plan(args, options, machine);
@@ -85,6 +96,99 @@ BOOST_AUTO_TEST_CASE(what_was_not_timed_is_not_reckoned) {
   BOOST_TEST(all->prompt_rate == 0);
   const Machine other{.weights = model_bytes(small, {})};
   BOOST_TEST(!expected_speed(small, make_plan(small, options, other), other));
+}
+
+// Machines that people have: the whole context, long steps, what does not fit on the host, and speeds between
+// what the host's memory, the link and the tensor cores allow.
+BOOST_AUTO_TEST_CASE(plans_for_small_cards_are_sensible) {
+  struct Row {
+    size_t n;
+    const char* gpu;
+    uint64_t n_host_gib;
+    const char* mix;
+    int64_t n_least_on_gpus;  // layers whose experts need not lie on the host
+  };
+  const ModelArgs args = real_args();
+  for (const Row& row : {Row{1, "RTX3090", 256, "Q2_K", 1}, Row{1, "RTX4090", 256, "Q2_K", 1},
+                         Row{2, "RTX3090", 384, "Q2_K", 6}, Row{2, "RTX4090", 384, "Q4_K_M", 3},
+                         Row{1, "RTX5090", 512, "Q2_K", 4}, Row{1, "RTX5090", 512, "Q4_K_M", 2},
+                         Row{4, "RTX3090", 768, "Q2_K", 16}, Row{4, "RTX4090", 768, "Q4_K_M", 8},
+                         Row{1, "RTXPRO6000", 512, "Q2_K", 20}, Row{1, "RTXPRO6000", 512, "Q4_K_M", 11}}) {
+    const std::string name = format("%zux%s, %s: ", row.n, row.gpu, row.mix);
+    const Machine machine =
+        with_gpus(row.n, row.gpu, (row.n_host_gib - 2) * kGiB, {.mix = find_mix(row.mix)});
+    const MemoryPlan plan = make_plan(args, {}, machine);
+    BOOST_TEST(plan.cache.max_context == args.max_seq_len, name << plan.cache.max_context);
+    BOOST_TEST(plan.chunk == 8192, name << plan.chunk);
+    BOOST_TEST((plan.cache.buffer_rows == 0 || plan.cache.buffer_rows >= 2 * args.index_topk),
+               name << plan.cache.buffer_rows);
+    BOOST_TEST(plan.cache.buffer_rows < args.max_seq_len, name << "a buffer for every row");
+    BOOST_TEST(58 - plan.n_host_expert_layers() >= row.n_least_on_gpus, name << plan.n_host_expert_layers());
+    BOOST_TEST(plan.n_bytes(Place::host) <= machine.host.n_bytes_free, name);
+    const auto speed = expected_speed(args, plan, machine);
+    BOOST_REQUIRE(speed);
+    BOOST_TEST(speed->gpu == find_gpu(row.gpu));
+    const double host_alone = kHostRate / static_cast<double>(plan.n_host_bytes_read);
+    BOOST_TEST(speed->decode_rate < host_alone, name << speed->decode_rate);
+    BOOST_TEST(speed->decode_rate > 0.6 * host_alone, name << speed->decode_rate);
+    const double chunks =
+        8192. / static_cast<double>(plan.n_host_expert_bytes);  // tokens a byte of the links
+    BOOST_TEST(speed->prompt_rate > 200, name << speed->prompt_rate);
+    BOOST_TEST(speed->prompt_rate < static_cast<double>(row.n) * speed->rates.prompt, name);
+    BOOST_TEST(speed->prompt_rate < static_cast<double>(row.n) * speed->rates.link * chunks, name);
+  }
+  const Machine small = with_gpus(1, "RTX4090", 254 * kGiB, {.mix = find_mix("Q4_K_M")});
+  BOOST_CHECK_EXCEPTION(make_plan(args, {}, small), Error,
+                        [](const Error& error) { return error.kind() == ErrorKind::memory; });
+}
+
+// What the same plan expects of other GPUs, formats, hosts and links.
+BOOST_AUTO_TEST_CASE(better_rates_make_better_speeds) {
+  const ModelArgs args = real_args();
+  const auto speed_of = [&](const Machine& machine) {
+    return *expected_speed(args, make_plan(args, {}, machine), machine);
+  };
+  Machine machine = with_gpus(1, "RTX4090", 510 * kGiB, {.mix = find_mix("Q4_K_M")});
+  PlanSpeed before;
+  for (const char* gpu : {"RTX3090", "RTX4090", "RTX5090", "RTXPRO6000"}) {
+    machine.gpus = {find_gpu(gpu)};
+    const PlanSpeed speed = speed_of(machine);
+    BOOST_TEST(speed.decode_rate >= before.decode_rate, gpu);
+    BOOST_TEST(speed.prompt_rate >= before.prompt_rate, gpu);
+    BOOST_TEST(speed.rates.bytes < speed.gpu->memory_rate, gpu);
+    before = speed;
+  }
+  Machine smaller = machine;
+  smaller.weights = model_bytes(args, {.mix = find_mix("Q2_K")});
+  BOOST_TEST(speed_of(smaller).decode_rate > before.decode_rate);
+  machine.host_rate = kHostRate / 2;
+  BOOST_TEST(speed_of(machine).host_seconds > 1.99 * before.host_seconds);
+  machine.host_rate = 10 * kHostRate, machine.link_adds = true;  // the CPU waits for the link
+  const MemoryPlan plan = make_plan(args, {}, machine);
+  BOOST_TEST(plan.n_link_bytes_read > 0u);
+  BOOST_TEST(speed_of(machine).host_seconds >=
+             static_cast<double>(plan.n_link_bytes_read) / machine.gpus[0]->link_rate);
+}
+
+BOOST_AUTO_TEST_CASE(a_device_is_known_by_its_name_or_its_memory) {
+  const auto like = [](const char* name, uint64_t n_mib) {
+    return std::string(gpu_like(name, n_mib << 20).name);
+  };
+  for (const GpuKind& kind : gpu_kinds()) BOOST_TEST(&gpu_like(kind.name, kind.n_bytes) == &kind);
+  BOOST_TEST(like("NVIDIA GeForce RTX 4090", 24210) == "RTX4090");
+  BOOST_TEST(like("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 97247) == "RTXPRO6000");
+  BOOST_TEST(like("NVIDIA H100 80GB HBM3", 81079) == "H100");
+  BOOST_TEST(like("NVIDIA H200", 143167) == "H200");
+  BOOST_TEST(like("NVIDIA GeForce RTX 4090 Laptop GPU", 16376) == "RTX3090");  // the slowest
+  BOOST_TEST(like("", 24 << 10) == "RTX3090");
+  BOOST_TEST(like("", 32 << 10) == "RTX5090");
+  BOOST_TEST(like("", 48 << 10) == "RTX3090");
+  BOOST_TEST(like("", 80 << 10) == "A100");
+  BOOST_TEST(like("", 96 << 10) == "RTXPRO6000");
+  BOOST_TEST(like("", 141 << 10) == "H200");
+  BOOST_TEST(find_gpu("rtx pro 6000") == find_gpu("RTXPRO6000"));
+  BOOST_TEST(!find_gpu("RTX"));
+  BOOST_TEST(!find_gpu(""));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -354,6 +354,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
+  virtual std::string device_name() const { return {}; }  // by its maker; empty: the host's processors
   // Names all that decides the bits of rows and keys besides the model: the backend, the properties of the
   // machine that its arithmetic depends on, and an epoch that rises whenever a change of the program changes
   // these bits. Equal strings promise equal bits.

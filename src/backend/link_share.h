@@ -21,6 +21,9 @@ constexpr int64_t kShareUnit = 256;
 // Experts of a round: enough that a round's fixed cost is small.
 constexpr int64_t kLinkExperts = 32;
 
+// On hosts of more processors their threads read host memory faster without the link's part.
+constexpr long kMostLinkProcessors = 24;
+
 // The hidden columns of the link that make the slower side finish earliest, with the link at 51 GB/s and the
 // host at some 130; 0 if the host alone is fastest.
 constexpr int64_t link_share(int64_t inter_dim) {

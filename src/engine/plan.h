@@ -17,6 +17,7 @@
 #include "backend/memory_budget.h"
 #include "base/error.h"
 #include "context/latent_cache.h"
+#include "engine/gpu_kinds.h"
 #include "prefix/prefix_cache_options.h"
 #include "weights/config.h"
 #include "weights/layer_bytes.h"
@@ -72,6 +73,9 @@ struct Machine {
   std::vector<MemoryInfo> devices = {{0, kEndless, 0}};  // if is_apart; "used": a backend's scratch
   MemoryInfo host = {0, kEndless, 0};
   bool link_adds = true;  // Backend::link_adds
+  // For the speed to expect alone.
+  std::vector<const GpuKind*> gpus = {};  // of each device; empty: known by their memory alone
+  std::optional<double> host_rate = {};   // bytes a second that threads read; nothing: by their number
 
   uint64_t free_device_bytes() const {  // of all devices
     uint64_t n_bytes = 0;
@@ -163,33 +167,35 @@ int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const
 EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, Machine machine);
 
 // --- plan_speed.cpp: the speed to expect of the 671B model's shape: the bytes read from each memory, divided
-// by the measured rates of such memories, plus the layers' other time. It is within 15 % of the speeds
-// measured on four machines (tests/test_plan_speed.cpp).
+// by the rates of such memories, plus the layers' other time. It is within 15 % of the speeds measured on
+// four machines with H100 and H200 (tests/test_plan_speed.cpp). Of other GPUs nothing was measured.
 
 // Tokens of context, and of the prompt, for which a speed is computed.
 inline constexpr int64_t kSpeedContext = 4096, kSpeedPrompt = 32768;
 // Assumed of another machine than this one.
 inline constexpr int kServerThreads = 30;
+// Bytes a second that CPU threads read of a server's memory: each, and all together at most.
+inline constexpr double kThreadRate = 8e9, kHostRate = 120e9;
 
-struct GpuKind {
-  const char* name;        // "H200"
-  uint64_t n_bytes;        // as nvidia-smi reports it
-  uint64_t n_least_bytes;  // a GPU with at least so many counts as this kind
-  double layer_seconds;    // of a token and layer, without its weights: attention, index, launches
-  double prompt_rate;      // tokens a second with all 61 layers on it
-  double link_rate;        // of weights in host memory, bytes a second
-  bool is_measured;
+// What a plan expects of a GPU.
+struct GpuRates {
+  double bytes = 0;          // of weights in one format, a second
+  double layer_seconds = 0;  // of a token and layer, without its weights: attention, index, launches
+  double link = 0;           // of weights in host memory, bytes a second
+  double prompt = 0;         // tokens a second with all 61 layers on it
 };
-// Finds a measured kind by its name, in any case; null: unknown.
-const GpuKind* find_gpu(const std::string& name);
 
 struct PlanSpeed {
-  double decode_rate = 0;  // tokens a second
-  double prompt_rate = 0;  // 0: unknown, without a GPU
-  const GpuKind* gpu = nullptr;
-  double gpu_seconds = 0, host_seconds = 0;        // of a decode token
-  double gpu_bytes_rate = 0, host_bytes_rate = 0;  // of weights in this format, bytes a second
+  double decode_rate = 0;        // tokens a second
+  double prompt_rate = 0;        // 0: unknown, without a GPU
+  const GpuKind* gpu = nullptr;  // the first one, and its rates
+  GpuRates rates;
+  double gpu_seconds = 0, host_seconds = 0;  // of a decode token
+  double host_bytes_rate = 0;                // of weights in this format, bytes a second
 };
+
+// Whether speeds are known of models of this shape.
+bool has_known_speed(const ModelArgs& args);
 
 // For a prompt of n_prompt tokens, where n_threads threads read the host's memory. Nothing for models of
 // other shapes, whose layers were not timed.

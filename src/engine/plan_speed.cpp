@@ -1,28 +1,31 @@
-// All rates stand in two tables, of GPUs and of formats, and come from docs/performance.md.
+// What a plan expects of GPUs, links and host memory. Rates of GPUs stand in gpu_kinds.cpp, those of formats
+// here; both, and the shares of them that are reached, come from docs/performance.md.
 #include "engine/plan.h"
 
 #include <algorithm>
-
-#include "base/text.h"
+#include <limits>
+#include <span>
 
 namespace dsv32 {
 namespace {
 
 constexpr double kGB = 1e9;
 
-// layer_seconds: six layers take 1.07 ms at 4 096 tokens on an H200, of which 0.27 ms are not for weights.
-// prompt_rate: measured with six and with twenty layers, times 0.87, the share of it that two devices with 61
-// layers reach; an H100's is 0.95 of an H200's, and its links give 45 of 51 GB/s. The last row stands for
-// GPUs that were not tried: half of an RTX 4090's memory rate, a fifth of an H100's products, PCIe 4.0.
-constexpr GpuKind kGpus[] = {
-    {"H200", uint64_t{143771} << 20, uint64_t{120} << 30, 45e-6, 2830, 45 * kGB, true},
-    {"H100", uint64_t{81559} << 20, uint64_t{60} << 30, 45e-6, 2690, 45 * kGB, true},
-    {"a GPU of less memory", 0, 0, 45e-6, 540, 22 * kGB, false},
-};
-constexpr double kSmallGpuRate = 500 * kGB;
+// Of its links two H100 reach 45 of 63 GB/s each.
+constexpr double kLinkShare = 45. / 63;
 
-// 15 to 30 threads read 111 to 163 GB/s from a Xeon's eight channels, by machine.
-constexpr double kHostRate = 120 * kGB, kThreadRate = 8 * kGB;
+// Hopper's kernels: six layers take 1.07 ms at 4 096 tokens on an H200, of which 0.27 ms are not for weights.
+constexpr double kHopperLayerSeconds = 45e-6;
+
+// Other GPUs run the generic kernels, which only an H100 has run (built for compute_80). There a layer takes
+// 41 us more, and prompts take 3.1 times as long. Elsewhere
+// - weights come at the share of the memory's rate that an H100 reaches with Q4_K (2550 of 3350 GB/s), but no
+//   faster than clocks allow: formats of few bits are bound by instructions, which an H200 shows;
+// - a prompt's token takes its products at the tensor cores' rate, and in clocks what it takes besides on the
+//   H100. The products: 73 GFLOP with weights, 35 of attention to 2 048 rows, 16 of scores of 16 384 keys.
+constexpr double kMemoryShare = 2550. / 3350;
+constexpr double kGenericLayerSeconds = kHopperLayerSeconds + 41e-6, kGenericPromptTimes = 3.1;
+constexpr double kPromptWork = 124e9;
 
 // h200, h100: GB/s at which a token's weights are read, without the layers' own time, measured over six
 // layers. host: the share of the host memory's rate that products of the CPU reach.
@@ -59,28 +62,45 @@ const FormatRate& rate_of(TensorType format) {
   return found == std::end(kFormats) ? kOthers : *found;
 }
 
-const GpuKind& kind_of(const MemoryInfo& device) {
-  return *std::ranges::find_if(
-      kGpus, [&](const GpuKind& kind) { return device.n_bytes_total >= kind.n_least_bytes; });
+const GpuKind& kind_of(const Machine& machine, size_t device) {
+  return device < machine.gpus.size() ? *machine.gpus[device]
+                                      : gpu_like("", machine.devices[device].n_bytes_total);
+}
+
+double generic_prompt_rate(const GpuKind& kind) {
+  const GpuKind& ran = *find_gpu("H100");
+  const double n_clocks =
+      (kGenericPromptTimes / ran.prompt_rate - kPromptWork / ran.tensor_rate) * ran.clock_rate;
+  return 1 / (kPromptWork / kind.tensor_rate + n_clocks / kind.clock_rate);
+}
+
+GpuRates rates_of(const GpuKind& kind, const FormatRate& format) {
+  const GpuKind &h100 = *find_gpu("H100"), &h200 = *find_gpu("H200");
+  const double link = kLinkShare * kind.link_rate;
+  if (&kind == &h100 || &kind == &h200)
+    return {(&kind == &h200 ? format.h200 : format.h100) * kGB, kHopperLayerSeconds, link, kind.prompt_rate};
+  const double by_clocks = format.h200 * kGB * kind.clock_rate / h200.clock_rate;
+  return {std::min(kMemoryShare * kind.memory_rate, by_clocks), kGenericLayerSeconds, link,
+          generic_prompt_rate(kind)};
 }
 
 // Chunks go from device to device, one behind the other. On each device a chunk takes as long as its
 // products, or as the transfer of the host's experts if that takes longer.
-double prompt_seconds(const MemoryPlan& plan, const Machine& machine, int64_t n_prompt) {
+double prompt_seconds(const MemoryPlan& plan, const Machine& machine, std::span<const GpuRates> rates,
+                      int64_t n_prompt) {
   const auto n_chunk = static_cast<double>(std::min(plan.chunk, n_prompt));
   const auto n_devices = static_cast<double>(plan.stages.size());
   double once = 0, slowest = 0;
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const StagePlan& stage = plan.stages[i];
-    const GpuKind& kind = kind_of(machine.devices[i]);
     uint64_t n_streamed = 0;
     for (auto l = static_cast<size_t>(stage.first_layer); l < static_cast<size_t>(stage.end_layer); ++l)
       n_streamed += plan.has_host_experts[l] ? machine.weights.layers[l].experts : 0;
     const double share = static_cast<double>(stage.end_layer - stage.first_layer) /
                          static_cast<double>(plan.has_host_experts.size());
-    const double link_rate = std::min(kind.link_rate, kHostRate / n_devices);
+    const double link_rate = std::min(rates[i].link, machine.host_rate.value_or(kHostRate) / n_devices);
     const double seconds =
-        std::max(n_chunk * share / kind.prompt_rate, static_cast<double>(n_streamed) / link_rate);
+        std::max(n_chunk * share / rates[i].prompt, static_cast<double>(n_streamed) / link_rate);
     once += seconds, slowest = std::max(slowest, seconds);
   }
   const double n_chunks = static_cast<double>(n_prompt) / n_chunk;
@@ -89,35 +109,36 @@ double prompt_seconds(const MemoryPlan& plan, const Machine& machine, int64_t n_
 
 }  // namespace
 
-const GpuKind* find_gpu(const std::string& name) {
-  for (const GpuKind& kind : kGpus)
-    if (kind.is_measured && upper_case(name) == kind.name) return &kind;
-  return nullptr;
+bool has_known_speed(const ModelArgs& args) {
+  return args.n_layers == 61 && args.dim == 7168 && args.n_heads == 128 && args.n_routed_experts == 256 &&
+         args.moe_inter_dim == 2048;
 }
 
 std::optional<PlanSpeed> expected_speed(const ModelArgs& args, const MemoryPlan& plan, const Machine& machine,
                                         int n_threads, int64_t n_prompt) {
-  if (args.n_layers != 61 || args.dim != 7168 || args.n_heads != 128 || args.n_routed_experts != 256 ||
-      args.moe_inter_dim != 2048)
-    return std::nullopt;
+  if (!has_known_speed(args)) return std::nullopt;
   const FormatRate& format = rate_of(machine.weights.format);
   PlanSpeed speed;
-  speed.host_bytes_rate = std::min(kHostRate, n_threads * kThreadRate) * format.host;
-  const uint64_t n_host = machine.is_apart ? plan.n_host_bytes_read : plan.n_bytes_read();
-  speed.host_seconds = static_cast<double>(n_host) / speed.host_bytes_rate;
+  std::vector<GpuRates> rates;
+  double link_rate = std::numeric_limits<double>::infinity();  // of the slowest
   for (size_t i = 0; machine.is_apart && i < plan.stages.size(); ++i) {
     const StagePlan& stage = plan.stages[i];
-    const GpuKind& kind = kind_of(machine.devices[i]);
-    const double rate = !kind.is_measured    ? std::min(kSmallGpuRate, format.h100 * kGB)
-                        : &kind == &kGpus[0] ? format.h200 * kGB
-                                             : format.h100 * kGB;
-    if (i == 0) speed.gpu = &kind, speed.gpu_bytes_rate = rate;
-    speed.gpu_seconds += static_cast<double>(stage.end_layer - stage.first_layer) * kind.layer_seconds +
-                         static_cast<double>(stage.n_bytes_read) / rate;
+    rates.push_back(rates_of(kind_of(machine, i), format));
+    link_rate = std::min(link_rate, rates[i].link);
+    speed.gpu_seconds += static_cast<double>(stage.end_layer - stage.first_layer) * rates[i].layer_seconds +
+                         static_cast<double>(stage.n_bytes_read) / rates[i].bytes;
   }
+  const uint64_t n_host = machine.is_apart ? plan.n_host_bytes_read : plan.n_bytes_read();
+  const double host_rate = machine.host_rate.value_or(std::min(kHostRate, n_threads * kThreadRate));
+  speed.host_bytes_rate = host_rate * format.host;
+  speed.host_seconds = static_cast<double>(n_host) / speed.host_bytes_rate;
+  if (plan.n_link_bytes_read > 0)  // beside the CPU's part; where the link is slow, the CPU waits for it
+    speed.host_seconds =
+        std::max(speed.host_seconds, static_cast<double>(plan.n_link_bytes_read) / link_rate);
   speed.decode_rate = 1 / (speed.gpu_seconds + speed.host_seconds);
-  if (machine.is_apart)
-    speed.prompt_rate = static_cast<double>(n_prompt) / prompt_seconds(plan, machine, n_prompt);
+  if (!machine.is_apart) return speed;
+  speed.gpu = &kind_of(machine, 0), speed.rates = rates.front();
+  speed.prompt_rate = static_cast<double>(n_prompt) / prompt_seconds(plan, machine, rates, n_prompt);
   return speed;
 }
 

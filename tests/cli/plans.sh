@@ -9,7 +9,7 @@ check "plans: the model, its size and the machine are named" \
 check "plans: the last line but two is a speed" \
   grep -aqE '^expected, not measured: [0-9]+ t/s of an answer at 4,096 tokens of context, [0-9],[0-9]{3} t/s of a prompt of 32,768$' out
 check "plans: with the rates behind it" \
-  grep -aqE '^    at these rates: [0-9],[0-9]{3} GB/s on H200 and .* [0-9]+ GB/s in host memory, by 30 threads; most weights are Q4_K$' out
+  grep -aqE '^    at these rates: [0-9],[0-9]{3} GB/s on H200 and .* [0-9]+ GB/s in host memory, assumed of 30 threads; most weights are Q4_K$' out
 plan --synthetic 671b --on 2x141G+256G && cp out default
 plan --synthetic 671b --type q4_k_m --on 2x141G+256G
 check "plans: Q4_K_M is the default" same out default
@@ -29,9 +29,10 @@ check "plans: mixes are named" has err "Q4_K_M"
 usage_error "plans: a file and a format" inspect plan "${m[@]}" --type Q4_K_M
 
 # The computed rows of docs/models.md are what plans say.
-for row in "3xH200+128G Q4_K_M" "2xH200+256G Q4_K_M" "4xH100+128G Q4_K_M" "H100+256G Q3_K_S"; do
+for row in "3xH200+128G Q4_K_M" "2xH200+256G Q4_K_M" "4xH100+128G Q4_K_M" "H100+256G Q3_K_S" "RTX3090+256G Q2_K" \
+  "RTX4090+384G Q4_K_M" "2xRTX4090+384G Q4_K_M" "RTX5090+512G Q4_K_M" "4xRTX3090+768G Q4_K_M" "RTXPRO6000+512G Q4_K_M"; do
   plan --on "${row% *}" --type "${row#* }"
-  said=$(sed -nE 's/^expected, not measured: ([0-9.]+) t.s of an .*, ([0-9]),([0-9]+) t.s of a prompt.*/| \1 | \2 \3 |/p' out)
+  said=$(sed -nE 's/^expected, not measured: ([0-9.]+) t.s of an .*, ([0-9,]+) t.s of a prompt.*/| \1 | \2 |/p' out | tr , ' ')
   grep -aF "| \`${row% *}\` | ${row#* }," "$tests/../docs/models.md" >written
   check "plans: docs/models.md's $row: $said" has written "${said:-no speed}"
 done
@@ -51,6 +52,36 @@ done
 for spec in "" + 0 24G+ +256G 0x24G+256G 2xB9+256G 24G+lots 24G,256G 9999x24G+256G 99999999999999999999x24G+1G; do
   usage_error "plans: '$spec' is no machine" inspect plan --type Q2_K --on "$spec"
 done
+
+# GPUs by name, as people write it; the help has a table of them.
+plan --type Q2_K --on 2xRTX4090+384G && sed 's/machine: .*//' out >named
+plan --type Q2_K --on "2x rtx 4090 + 384G" && sed 's/machine: .*//' out >spaced
+check "plans: spaces and capitals do not count" same named spaced
+check "plans: the GPU's rates are named, and that it was never run" has out "767 GB/s on RTX4090 (never run) and"
+run_ inspect plan --help
+check "plans: the help knows the GPUs" grep -aqE '^  RTX4090 +24564 +1008 +31\.5 +165\.2 +323$' out
+run_ completion man
+check "plans: so does the manual page" grep -aqE '^  RTXPRO6000 +97887 ' out
+usage_error "plans: a GPU that is not known" inspect plan --type Q2_K --on RTX9090+256G
+check "plans: those that are" has err "RTXPRO6000"
+
+# Threads and rate of the host are what is said.
+plan --type Q2_K --on RTX4090+256G -t 8
+check "plans: eight threads" has out "59 GB/s in host memory, assumed of 8 threads"
+check "plans: few threads share with the link" has out "of which 1.7 GiB go over the link"
+plan --type Q2_K --on RTX4090+256G
+check "plans: many threads do not" lacks out "go over the link"
+plan --type Q2_K --on RTX4090+256G --host-rate 50
+check "plans: a rate that was measured" has out "46 GB/s in host memory, by --host-rate;"
+usage_error "plans: no rate" inspect plan --type Q2_K --on RTX4090+256G --host-rate 0
+
+# What does not fit is refused in a line, and the largest type that fits is named.
+expect "plans: too little host memory" 4 inspect plan --type Q4_K_S --on 24G+256G
+check "plans: what lacks" has err "not enough memory for the experts of 57 layers in host memory"
+check "plans: the largest type that fits" grep -aqE '^hint: the largest type that fits is IQ3_XS, 27[0-9]\.[0-9] GB' err
+expect "plans: it does fit" 0 inspect plan --type IQ3_XS --on 24G+256G
+expect "plans: nothing fits" 4 inspect plan --type Q4_K_S --on 24G+64G
+check "plans: then no type is named" lacks err "the largest type"
 
 # The demo is planned for a machine that is not there only when somebody says so.
 mkdir -p demo_only/models && cp "$demo" demo_only/models/demo.gguf

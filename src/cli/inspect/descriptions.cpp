@@ -309,6 +309,8 @@ std::string manual_page() {
       ".SH SETTINGS\n$XDG_CONFIG_HOME/dsv32/config, else ~/.config/dsv32/config, has lines\n.RS\n.nf\nflag = "
       "value\n.fi\n"
       ".RE\nfor all commands, and behind a line [\\fICOMMAND\\fR] for one. The command line wins.\n";
+  text +=
+      ".SH GPUS\nWhat data sheets say of those that plans know by name.\n.nf\n" + roff(gpu_table()) + ".fi\n";
   text += ".SH EXIT STATUS\n" + roff(exit_codes());
   text += section_of("ENVIRONMENT", kEnvironment) + section_of("FILES", kFiles);
   return text + example_section();

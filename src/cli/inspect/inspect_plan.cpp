@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "backend/choose.h"
+#include "backend/link_share.h"
 #include "backend/memory_budget.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -13,6 +14,8 @@
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
 #include "engine/plan.h"
+#include "weights/quant_mix.h"
+#include "weights/synthetic.h"
 
 namespace dsv32 {
 namespace {
@@ -25,12 +28,19 @@ constexpr uint64_t kStagingBytes = uint64_t{132} << 20, kSystemBytes = uint64_t{
 // Bytes a second of a common NVMe disk, and of weights from the page cache to a GPU.
 constexpr double kDiskRate = 3e9, kCachedRate = 25e9;
 
+// Of a machine that is not there.
+int threads_of(const EngineOptions& options) {
+  return options.n_threads > 0 ? options.n_threads : kServerThreads;
+}
+
 // The memory that would be free on the described machine once backends with these limits exist. Without GPUs
 // the file of weights would be mapped in host memory, so the weights are subtracted from it here. Throws
 // Error{memory} when they do not fit.
 Machine machine_of(const ImaginedMachine& imagined, const ModelBytes& bytes, const EngineOptions& options) {
   Machine machine{
       !imagined.gpus.empty(), bytes, {}, {imagined.host, less_bytes(imagined.host, kSystemBytes), 0}};
+  machine.link_adds = threads_of(options) <= kMostLinkProcessors;
+  machine.gpus = imagined.kinds;
   for (size_t i = 0; i < imagined.gpus.size(); ++i) {
     const uint64_t n_most = options.limits(i).device.value_or(imagined.gpus[i]);
     const uint64_t n_free = std::min(n_most, less_bytes(imagined.gpus[i], kCudaBytes));
@@ -157,12 +167,13 @@ std::string rates_text(const PlanSpeed& speed, const Planned& planned) {
   if (const GpuKind* gpu = speed.gpu)
     text += format(
         " %s on %s%s and %.0f us a layer besides, %s over a link, prompts %s t/s where it has all layers;",
-        gb(speed.gpu_bytes_rate).c_str(), gpu->name, gpu->is_measured ? "" : " (assumed)",
-        gpu->layer_seconds * 1e6, gb(gpu->link_rate).c_str(),
-        with_thousands(std::llround(gpu->prompt_rate)).c_str());
-  return text + format(" %s in host memory, by %d threads; most weights are %s\n",
-                       gb(speed.host_bytes_rate).c_str(), planned.n_threads,
-                       type_name(planned.machine.weights.format));
+        gb(speed.rates.bytes).c_str(), gpu->name, gpu->prompt_rate > 0 ? "" : " (never run)",
+        speed.rates.layer_seconds * 1e6, gb(speed.rates.link).c_str(),
+        with_thousands(std::llround(speed.rates.prompt)).c_str());
+  const std::string by =
+      planned.machine.host_rate ? "by --host-rate" : format("assumed of %d threads", planned.n_threads);
+  return text + format(" %s in host memory, %s; most weights are %s\n", gb(speed.host_bytes_rate).c_str(),
+                       by.c_str(), type_name(planned.machine.weights.format));
 }
 
 // The last lines: the expected speed, which is no promise, and the rates behind it.
@@ -191,7 +202,7 @@ std::string decode_cell(TensorType type, int n_tokens, KernelFamily family) {
   return format("%s %d", kKernels[static_cast<size_t>(choice.kernel)], choice.width);
 }
 
-// The choices of choose.h for both kernel families, since a plan knows a GPU's memory but not its kind.
+// The choices of choose.h for both kernel families, since a machine may have both.
 std::string kernels_text(const Planned& planned, const MeasuredModel& model) {
   constexpr int kSteps[] = {1, 8, 33};
   const ModelArgs& args = model.args();
@@ -304,17 +315,47 @@ Planned plan_for(const MeasuredModel& model, const Options& options) {
     planned.machine = machine_of(*options.imagined, model.bytes(), options.engine);
     planned.machine_name = options.imagined->name;
     planned.backend = options.imagined->gpus.empty() ? "cpu" : "cuda";
+    planned.n_threads = threads_of(options.engine);
   } else {
     const Backends backends =
         make_backends(options.engine, suffice_for(model.args(), model.bytes(), options.engine));
     planned.machine = machine_of(backends, model.bytes());
+    for (size_t i = 0; i < backends.size(); ++i)
+      planned.machine.gpus.push_back(
+          &gpu_like(backends[i]->device_name(), planned.machine.devices[i].n_bytes_total));
     planned.is_mapped = true;
     planned.backend = backends.front()->works_in_host_memory() ? "cpu" : "cuda";
     planned.n_threads = WorkerPool(options.engine.n_threads).n_threads();
   }
+  if (options.host_rate) planned.machine.host_rate = *options.host_rate * 1e9;
   planned.plan = make_plan(model.args(), options.engine, planned.machine);
   conclude(planned, model.args());
   return planned;
+}
+
+// For a model that the described machine cannot hold: the largest mix of the same model that it can. Empty:
+// none, or the model is another.
+std::string fitting_mix(const MeasuredModel& model, const Options& options) {
+  const ModelArgs& args = model.args();
+  if (!options.imagined || !has_known_speed(args)) return {};
+  uint64_t n_room = options.imagined->host;
+  for (const uint64_t n_bytes : options.imagined->gpus) n_room += n_bytes;
+  std::vector<std::pair<uint64_t, std::string>> smaller;
+  for (const std::string& name : mix_names()) {
+    const uint64_t n_bytes = total_bytes(model_bytes(args, {.mix = find_mix(name)}));
+    if (n_bytes < std::min(n_room, total_bytes(model.bytes()))) smaller.emplace_back(n_bytes, name);
+  }
+  std::ranges::sort(smaller, std::greater());
+  for (const auto& [n_bytes, name] : smaller) {
+    const ModelBytes bytes = model_bytes(args, {.mix = find_mix(name)});
+    const auto plan = if_it_fits([&] {
+      return make_plan(args, options.engine, machine_of(*options.imagined, bytes, options.engine));
+    });
+    if (plan)
+      return format("the largest type that fits is %s, %s (--type %s)", name.c_str(),
+                    decimal_size(n_bytes).c_str(), name.c_str());
+  }
+  return {};
 }
 
 }  // namespace
@@ -328,8 +369,10 @@ int inspect_plan(const Options& options) {
     write_out(options.json ? to_json(planned, model).dump() + "\n" : plan_text(planned, model) + kernels);
     return 0;
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::memory || !options.json) throw;
-    write_out(Json{{"fits", false}, {"reason", error.what()}}.dump() + "\n");
+    if (error.kind() != ErrorKind::memory) throw;
+    const std::string mix = fitting_mix(model, options), hint = mix.empty() ? error.hint() : mix;
+    if (!options.json) throw Error(error.kind(), error.what(), hint);
+    write_out(Json{{"fits", false}, {"reason", error.what()}, {"hint", hint}}.dump() + "\n");
     return exit_code(error.kind());
   }
 }

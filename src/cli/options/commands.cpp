@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/options/flags.h"
+#include "engine/gpu_kinds.h"
 
 namespace dsv32 {
 namespace {
@@ -178,7 +179,10 @@ The model is -m FILE, else $DSV32_MODEL, else the only one in models/.
 }
 
 std::string command_help(Command command) {
-  return help_of(row_of(command), flags_of(command)) + "\n" + fitted(exit_codes());
+  const std::string gpus = command == Command::inspect_plan
+                               ? "\n GPUs known by name, with what data sheets say:\n" + gpu_table()
+                               : "";
+  return help_of(row_of(command), flags_of(command)) + gpus + "\n" + fitted(exit_codes());
 }
 
 std::string fitted(const std::string& text, size_t width) {

@@ -88,17 +88,19 @@ std::optional<TensorType> find_type(const std::string& name) {
   return std::nullopt;
 }
 
-// One GPU or more, "24G", "2x141G" or "2xH200"; empty when the term is invalid.
-std::vector<uint64_t> parse_gpus(const std::string& term) {
+// Adds one GPU or more, "24G", "2x141G" or "2xH200". False: the term is invalid.
+bool add_gpus(const std::string& term, ImaginedMachine& machine) {
   const size_t x = std::min(term.find('x'), term.size());
   size_t n = 1;
   const bool is_counted = x < term.size() && parse_whole(term.substr(0, x), n);
   const std::string one = is_counted ? term.substr(x + 1) : term;
   if (!is_counted) n = 1;
-  if (n > kMostGpus) return {};
   const GpuKind* kind = find_gpu(one);
   const uint64_t n_bytes = kind ? kind->n_bytes : size_in(one).value_or(0);
-  return std::vector(n_bytes > 0 ? n : 0, n_bytes);
+  if (n == 0 || n_bytes == 0 || n > kMostGpus - machine.gpus.size()) return false;
+  machine.gpus.insert(machine.gpus.end(), n, n_bytes);
+  machine.kinds.insert(machine.kinds.end(), n, kind ? kind : &gpu_like("", n_bytes));
+  return true;
 }
 
 }  // namespace
@@ -239,25 +241,25 @@ SyntheticTypes parse_file_type(const FlagValue& value) {
 }
 
 ImaginedMachine parse_machine(const FlagValue& value) {
-  constexpr const char* kExpected = "GPUs and host memory, such as 2x141G+256G, 24G+256G or 0+768G";
-  const std::string shown = visible(value.text, false, 80);
-  std::vector<std::string> terms = split(value.text, '+');
+  std::vector<std::string> names;
+  for (const GpuKind& kind : gpu_kinds()) names.emplace_back(kind.name);
+  const std::string expected = "GPUs, by memory or name (" + listed(names) +
+                               "), and host memory, such as 2xRTX4090+384G, 24G+256G or 0+768G";
+  ImaginedMachine machine{visible(value.text, false, 80), {}, {}, 0};
+  std::vector<std::string> terms = split(replaced(value.text, " ", ""), '+');
   const std::optional<uint64_t> host = size_in(terms.back());
   if (!host || terms.size() == 1) {
-    if (std::ranges::any_of(terms, [](const std::string& term) { return parse_gpus(term).empty(); }))
-      fail_value(value, kExpected);
-    const std::string given = value.flag + " " + shown;
+    for (const std::string& term : terms)
+      if (!add_gpus(term, machine)) fail_value(value, expected);
+    const std::string given = value.flag + " " + machine.name;
     fail(ErrorKind::usage, given + " lacks the host's memory",
          "add it, such as " + given + "+256G; 0+256G has no GPU");
   }
-  ImaginedMachine machine{shown, {}, *host};
+  machine.host = *host;
   terms.pop_back();
   if (terms == std::vector<std::string>{"0"}) return machine;
-  for (const std::string& term : terms) {
-    const std::vector<uint64_t> some = parse_gpus(term);
-    if (some.empty() || machine.gpus.size() + some.size() > kMostGpus) fail_value(value, kExpected);
-    machine.gpus.insert(machine.gpus.end(), some.begin(), some.end());
-  }
+  for (const std::string& term : terms)
+    if (!add_gpus(term, machine)) fail_value(value, expected);
   return machine;
 }
 

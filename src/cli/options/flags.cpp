@@ -286,9 +286,12 @@ const Flag kAsking[] = {
      },
      "Q4_K_M"},
     {"on", "SPEC",
-     "a machine to plan for, its GPUs and its host memory, such as 2xH200+256G, 24G+256G, or 0+768G",
+     "a machine to plan for, its GPUs, by name or memory, and its host memory, such as 2xRTX4090+384G, "
+     "24G+256G, or 0+768G; --threads are its threads",
      "Planned", kPlan, [](O& o) { return FlagField{[&o](V value) { o.imagined = parse_machine(value); }}; },
      "this one"},
+    {"host-rate", "N", "GB that CPU threads read of host memory in a second", "Planned", kPlan,
+     [](O& o) { return field(o.host_rate, 1, 10000); }, "8 for each thread, at most 120"},
 
     {"layers", "N", "synthetic layers", "Measured", kMeasuring,
      [](O& o) { return field(o.bench.n_layers, 1, 1000); }},

@@ -166,8 +166,8 @@ std::vector<std::string> type_names();          // of the supported formats
 TensorType parse_type(const FlagValue& value);  // one of them, in any case
 // A mix of formats by its name, else one format for all matrices, which "-pure" behind the name always means.
 SyntheticTypes parse_file_type(const FlagValue& value);
-// "2x141G+256G": the GPUs, with + between them, or 0 for none; then + and the host's memory. A GPU is SIZE,
-// NxSIZE or, if its speed was measured, its name (2xH200).
+// "2x141G+256G": the GPUs, with + between them, or 0 for none; then + and the host's memory. A GPU is SIZE or
+// a name of gpu_kinds(), perhaps behind a number (2xH200). Spaces do not count.
 ImaginedMachine parse_machine(const FlagValue& value);
 // "full or auto", "fp8, bf16 or f32"
 std::string listed(const std::vector<std::string>& names);

@@ -75,6 +75,7 @@ struct BenchOptions {
 struct ImaginedMachine {
   std::string name;            // as typed
   std::vector<uint64_t> gpus;  // bytes of each
+  std::vector<const GpuKind*> kinds;
   uint64_t host = 0;
 };
 
@@ -135,6 +136,7 @@ struct Options {
   BenchOptions bench;
   BatchOptions batch;
   std::optional<ImaginedMachine> imagined;  // inspect plan: --on
+  std::optional<float> host_rate;           // inspect plan: GB a second
 };
 
 // `args`: the words after the command's name. Throws Error{usage}, one line, for an unknown flag (with the
