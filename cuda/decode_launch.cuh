@@ -165,15 +165,16 @@ bool launch_any(const DecodeRows& rows, const UseRuns& runs, TensorType type, co
                 const Beside& beside = Beside{}) {
   if (rows.n_problems == 0 || rows.matrices[0].n_rows == 0) return false;
   constexpr int kMostTokens = 32 * kGroupTokens;  // their x as fp16 fits the scratch memory
+  const bool is_whole = rows.n_tokens <= kMostTokens;
   const Beside none;
-  const Beside& added = rows.n_tokens <= kMostTokens ? beside : none;  // it is for all tokens
+  const Beside& added = is_whole ? beside : none;  // it is for all tokens
   bool is_beside_done = false;
   for (int first = 0; first < rows.n_tokens; first += kMostTokens) {
     Workspace scratch = *launch.workspace;  // each part reuses the scratch memory
     is_beside_done |= launch_part<kMats>(tokens_of(rows, first, std::min(kMostTokens, rows.n_tokens - first)),
                                          runs, type, added, launch.with(scratch));
   }
-  return is_beside_done;
+  return is_whole && is_beside_done;
 }
 
 // A product of F32 rows, of one problem, as work beside another product of few tokens.

@@ -28,7 +28,7 @@ struct Share {
     page = max(0, unit - n_before(t)), end = last - n_before(t);
   }
   // This block's share. Every warp computes it: a lane adds up the units of consecutive tokens.
-  static __device__ Share of_block(const Scoring& op, int lane) {
+  [[maybe_unused]] static __device__ Share of_block(const Scoring& op, int lane) {
     const int32_t n_each = (op.n_tokens + 31) / 32, past = min((lane + 1) * n_each, op.n_tokens);
     int32_t t = min(lane * n_each, past), sum = 0;
 #pragma unroll 4

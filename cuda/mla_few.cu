@@ -13,7 +13,7 @@ namespace {
 constexpr int kAddThreads = kFewThreads + kGroupThreads;
 constexpr int kFewSlots = 18;                // of weights, a block each
 constexpr int kValueLine = kFewColumns * 2;  // bytes
-constexpr int kLookups = kFewBlocks * kBlockRows / kFewThreads;
+[[maybe_unused]] constexpr int kLookups = kFewBlocks * kBlockRows / kFewThreads;
 
 // Shared memory of a CTA.
 struct AddRoom {

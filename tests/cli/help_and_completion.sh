@@ -102,6 +102,7 @@ done
 
 archs() { MAKEFLAGS= make -n -C "$tests/.." CUDA=1 BUILD="$PWD/none" "CUDA_ARCHS=$1" cuda_objects 2>/dev/null | grep -o 'code=sm_[0-9a-z]*' | sort -u | xargs; }
 if compgen -G "$tests/../cuda/*.cu" >/dev/null; then
-  check "CUDA_ARCHS: 90 and 100 are those with all instructions" test "$(archs "80 90 100 120")" = "code=sm_100a code=sm_120 code=sm_80 code=sm_90a"
+  check "CUDA_ARCHS: 90 is that with all instructions" test "$(archs "80 90 100 120")" = "code=sm_100 code=sm_120 code=sm_80 code=sm_90a"
+  check "CUDA_ARCHS: the generic kernels for a Hopper" test "$(archs "80on90")" = "code=sm_90"
   check "CUDA_ARCHS: 90a stays" test "$(archs 90a)" = "code=sm_90a"
 fi
