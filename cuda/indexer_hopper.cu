@@ -27,8 +27,9 @@ struct Share {
     n_units -= last - unit;
     page = max(0, unit - n_before(t)), end = last - n_before(t);
   }
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   // This block's share. Every warp computes it: a lane adds up the units of consecutive tokens.
-  [[maybe_unused]] static __device__ Share of_block(const Scoring& op, int lane) {
+  static __device__ Share of_block(const Scoring& op, int lane) {
     const int32_t n_each = (op.n_tokens + 31) / 32, past = min((lane + 1) * n_each, op.n_tokens);
     int32_t t = min(lane * n_each, past), sum = 0;
 #pragma unroll 4
@@ -47,6 +48,7 @@ struct Share {
     share.take_token(op, __shfl_sync(0xffffffffu, unit, at));
     return share;
   }
+#endif
 };
 
 // score(t, s) in decode, exact: f16 holds e4m3 values exactly, and products are summed in f32.
