@@ -1,4 +1,5 @@
-// Products with weights in any GGUF format, dequantised on their way into the tile; one kernel per format.
+// Products with weights in any GGUF format on Hopper, dequantised on their way into the tile; one kernel per
+// format.
 //
 // cp.async copies raw bytes one span of columns ahead; a thread converts 64 values of its row to fp16 while
 // the tensor cores work on the 64 before. An expert rarely has more tokens than a tile, so nearly every
@@ -19,9 +20,43 @@ struct Staging {
   }
   // Two tiles of weights, one to fill and one to multiply, if two CTAs then still fit a multiprocessor.
   static constexpr int kTiles = shared_bytes(2) <= 113 * 1024 ? 2 : 1;
-  static constexpr int kAhead = kTiles - 1;  // steps from filling to multiplying
   static constexpr int kSharedBytes = shared_bytes(kTiles);
 };
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// sums.of[i][4 j + e]: row 64 i + 16 warp + lane / 4 + 8 (e / 2), token 8 j + 2 (lane % 4) + e % 2.
+struct Sums {
+  float of[2][64];
+};
+
+// All instructions are in one branch: the assembler then sees that nothing else touches the sums.
+template <int kTokens>
+DSV32_DEVICE void start_products(Sums& sums, uint64_t rows, uint64_t tokens) {
+  wgmma_begin();
+  DSV32_UNROLL for (int k = 0; k < kStep / 16; ++k) {
+    wgmma<kTokens>(sums.of[0], rows + 2 * k, tokens + 2 * k);
+    wgmma<kTokens>(sums.of[1], rows + 64 * 128 / 16 + 2 * k, tokens + 2 * k);
+  }
+  wgmma_commit();
+}
+
+// Starts adding the step's products. rows and tokens are shared addresses of tiles, which must not change
+// before finish_products().
+DSV32_DEVICE void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
+  const uint64_t a = wgmma_operand(rows), b = wgmma_operand(tokens);
+  __syncwarp();  // lanes leave the copy loops at different times
+  with_tokens(n_tokens, [&]<int kTokens>() { start_products<kTokens>(sums, a, b); });
+}
+
+// The empty statements keep the compiler from reading sums too early.
+DSV32_DEVICE void finish_products(Sums& sums) {
+  wgmma_wait();
+  DSV32_UNROLL for (int i = 0; i < 64;
+                    ++i) asm volatile("" : "+f"(sums.of[0][i]), "+f"(sums.of[1][i])::"memory");
+}
+
+#endif
 
 // y[t, r] = sum over c of f16(W[r, c]) * x[t, c], f32 sums in ascending c.
 // A CTA of one warpgroup makes up to 128 tokens x 128 rows; grid: product_grid().
@@ -31,8 +66,10 @@ struct Staging {
 // 2026-11-21): 64 tokens, 18432 x 7168, Q4_K: 0.24 ms, 309 GB/s, 70 TFLOP/s.
 template <TensorType kType>
 __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Product product) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using S = Staging<kType>;
   using Raw = RawSpan<kType>;
+  constexpr int kAhead = S::kTiles - 1;  // steps from filling to multiplying
   extern __shared__ __align__(1024) uint8_t shared[];
   uint8_t* activations = shared;                  // [2, kTileBytes]
   uint8_t* tiles = shared + 2 * kTileBytes;       // [kTiles, kTileBytes]
@@ -76,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
   load_raw(0);
   load_tokens(0);
   commit_copies();
-  if constexpr (S::kAhead == 1) {
+  if constexpr (kAhead == 1) {
     wait_copies<0>();
     __syncthreads();
     load_raw_behind(0);
@@ -86,17 +123,17 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
   for (int step = 0; step < n_steps; ++step) {
     // The newest group of copies is a span that is not needed yet, except the first span, or where each step
     // has its own span.
-    if (Raw::kSteps == 1 || (S::kAhead == 0 && step == 0))
+    if (Raw::kSteps == 1 || (kAhead == 0 && step == 0))
       wait_copies<0>();
     else
       wait_copies<1>();
-    publish_tile();
+    fence_async_proxy();
     __syncthreads();
     if (step + 1 < n_steps) load_tokens(step + 1);
     commit_copies();
     const uint32_t tokens = shared_address(activations) + step % 2 * kTileBytes;
     const uint32_t rows = shared_address(tiles) + step % S::kTiles * kTileBytes;
-    if constexpr (S::kAhead == 1) {
+    if constexpr (kAhead == 1) {
       if (step + 1 < n_steps)
         load_raw_behind(step + 1);
       else
@@ -106,13 +143,17 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
     } else {
       load_raw_behind(step);
       fill(step);
-      publish_tile();
+      fence_async_proxy();
       __syncthreads();
       start_products(sums, rows, tokens, tile.n);
     }
     finish_products(sums);
   }
-  store_sums(product, token_rows, tile, place.first_row, sums);
+  DSV32_UNROLL for (int i = 0; i < 2; ++i) store_sums<kTileTokens>(
+      product, token_rows, tile, place.first_row + 64 * i + threadIdx.x / 32 * 16, sums.of[i]);
+#else
+  __trap();
+#endif
 }
 
 template <TensorType kType>
@@ -123,7 +164,7 @@ void start(const Product& product, const Launch& launch) {
 
 }  // namespace
 
-void multiply_blocks(const Product& product, const Launch& launch) {
+void multiply_blocks_hopper(const Product& product, const Launch& launch) {
   with_type(product.weight.type, [&]<TensorType kType>() { start<kType>(product, launch); });
 }
 

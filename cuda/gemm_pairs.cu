@@ -28,9 +28,6 @@ struct Barriers {
 template <TensorType kType>
 constexpr bool kIsWhole = RawSpan<kType>::kRowBytes % 16 == 0;
 
-constexpr int kItemSums = 128;    // of a thread
-constexpr int kHalf = kStep / 2;  // columns that a warp dequantises at a time
-
 // Two tiles of rows and one of tokens.
 struct Item {
   TokenTile tile;
@@ -39,6 +36,9 @@ struct Item {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+constexpr int kItemSums = 128;    // of a thread
+constexpr int kHalf = kStep / 2;  // columns that a warp dequantises at a time
 
 // Offset at which load_span() put the span of a row: its address modulo 16, or 0 where has_pairs() requires
 // whole pieces. span_at: the span's offset in the row.
@@ -52,16 +52,6 @@ DSV32_DEVICE uint32_t keep(uint32_t x) {
   asm volatile("" : "+r"(x));
   return x;
 }
-
-// The block of a span that has `column`, and the column's place in the block.
-template <TensorType kType>
-struct InBlock {
-  const uint8_t* block;
-  int i16;
-  DSV32_DEVICE InBlock(const uint8_t* span, uint32_t column)
-      : block(span + column / Codes<kType>::kBlockValues * Codes<kType>::kBlockBytes),
-        i16(static_cast<int>(column % Codes<kType>::kBlockValues)) {}
-};
 
 // Scale and min of a group; for Q4_K and Q5_K in one read.
 template <TensorType kType>

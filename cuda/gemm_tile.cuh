@@ -1,11 +1,11 @@
-// Shared by the products of prefill: the tile, loading activations into it, a step on the tensor cores, and
-// storing the sums.
+// Shared by the products of prefill: what is multiplied, the tile, loading activations into it, and storing a
+// sum.
 //
-// A CTA makes y[t, r] for 128 tokens and 128 rows per warpgroup, 64 columns at a time. A step's weights and
-// activations lie in shared memory as fp16 rows of 64 values. Rows are operand A, tokens operand B in steps
-// of 16 or 32, so a tile with few tokens costs few products. A token's sums depend on its own activations
-// alone, so the places of missing tokens and rows may hold anything. Activations, and sums until they are
-// written, are in units of their row (common.cuh).
+// A CTA makes y[t, r] for a tile of tokens and rows, 64 columns at a time. A step's activations lie in shared
+// memory as fp16 rows of 64 values. Rows are operand A of the tensor cores, tokens operand B, in fewer
+// products for fewer tokens. A token's sums depend on its own activations alone, so the places of missing
+// tokens and rows may hold anything. Activations, and sums until they are written, are in units of their row
+// (common.cuh).
 #pragma once
 
 #include "cuda/dequant.cuh"
@@ -13,8 +13,8 @@
 namespace dsv32::cuda {
 
 constexpr int kTileTokens = 128;
-constexpr int kTileRows = 128;  // of one warpgroup
-constexpr int kStep = 64;       // columns
+constexpr int kTileRows = 128;
+constexpr int kStep = 64;  // columns
 constexpr int kTileBytes = 128 * kStep * 2;
 constexpr int kProductThreads = 256;  // of Hopper's kernels: the threads that multiply
 constexpr int kSplitSteps = 4;        // a split begins at a multiple of this: the longest block
@@ -59,20 +59,24 @@ struct Product {
   int64_t max_tiles = 0;
 };
 
-// Enqueues the product. Fp16 rows that cp.async can read (is_direct) go straight into the tile, others are
-// dequantised on the way; both add the same columns in the same order. With n_splits > 1 the parts of a sum
-// are added in scratch memory. gemm_f16.cu, gemm_blocks.cu.
+// Enqueues the product. Fp16 rows that cp.async can read (is_direct) go straight into the tile, those of
+// other formats and of experts are dequantised on the way; both add the same columns in the same order. With
+// n_splits > 1 the parts of a sum are added in scratch memory. gemm.cu.
 void multiply(const Product& product, const Launch& launch);
 
 // How many parts the columns of a matrix [n_rows, n_cols] are divided into. It follows from the shape alone,
 // since it decides how a sum is rounded. Matrices of few rows get more tiles this way.
 int64_t splits_of(int64_t n_rows, int64_t n_cols);
 bool is_direct(const WeightMatrix& weight);
+// By our own kernel: f32 sums of weights that are direct, without tiles.
 void multiply_direct(const Product& product, const Launch& launch);
-void multiply_direct_hopper(const Product& product, const Launch& launch);  // without tiles
+void multiply_direct_hopper(const Product& product, const Launch& launch);   // gemm_f16_hopper.cu
+void multiply_direct_generic(const Product& product, const Launch& launch);  // generic/gemm_f16.cu
 // The same bits; false, and nothing done, where the library cannot. cublas_products.cu.
 bool multiply_by_library(const Product& product, const Launch& launch);
-void multiply_blocks(const Product& product, const Launch& launch);
+// Weights of any format.
+void multiply_blocks_hopper(const Product& product, const Launch& launch);   // gemm_blocks.cu
+void multiply_blocks_generic(const Product& product, const Launch& launch);  // generic/gemm_blocks.cu
 
 // Over tiles, with Hopper's products: `product`, or, gated, silu of it times the same of `up`, whose type and
 // shape are product.weight's. f32, or gated fp16 in the units of Output::times_f16. Columns of x, and of a
@@ -122,13 +126,6 @@ DSV32_DEVICE uint32_t tile_offset(int row, int byte) {
   return static_cast<uint32_t>(row * 128 + (byte ^ (row % 8 * 16)));
 }
 
-// Call before a barrier, if tensor cores will read what this thread has stored in shared memory.
-DSV32_DEVICE void publish_tile() {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  fence_async_proxy();
-#endif
-}
-
 // The steps of part `split` of a product's columns.
 struct Columns {
   int first_step, n_steps;
@@ -142,7 +139,8 @@ DSV32_DEVICE Columns columns_of(const Product& product, int split) {
 }
 
 // This CTA's work. Dense: grid (token tiles, row tiles, mats or splits), so that CTAs at work together share
-// operands in L2. With tiles: grid (row tiles, most tiles), where CTAs past the last tile do nothing.
+// operands in L2. With tiles: row tiles times most tiles, all along x, which has room for any number; CTAs
+// past the last tile do nothing.
 struct Place {
   TokenTile tile;
   int64_t first_row;
@@ -154,9 +152,11 @@ DSV32_DEVICE bool find_place(const Product& product, int rows_per_cta, Place& pl
   place.first_step = 0, place.n_steps = static_cast<int>((product.weight.n_cols + kStep - 1) / kStep);
   place.y_offset = 0;
   if (product.tiles) {
-    if (static_cast<int>(blockIdx.y) >= *product.n_tiles) return false;
-    place.tile = product.tiles[blockIdx.y];
-    place.first_row = int64_t{blockIdx.x} * rows_per_cta;
+    const auto n_row_tiles = static_cast<unsigned>((product.weight.n_rows + rows_per_cta - 1) / rows_per_cta);
+    const auto tile = static_cast<int>(blockIdx.x / n_row_tiles);
+    if (tile >= *product.n_tiles) return false;
+    place.tile = product.tiles[tile];
+    place.first_row = int64_t{blockIdx.x % n_row_tiles} * rows_per_cta;
     return true;
   }
   const int64_t first = int64_t{blockIdx.x} * kTileTokens, n_left = product.n_places - first;
@@ -172,7 +172,7 @@ DSV32_DEVICE bool find_place(const Product& product, int rows_per_cta, Place& pl
 
 inline Extent product_grid(const Product& product, int rows_per_cta) {
   const int64_t row_tiles = ceil_div(product.weight.n_rows, rows_per_cta);
-  if (product.tiles) return {row_tiles, product.max_tiles};
+  if (product.tiles) return row_tiles * product.max_tiles;
   return {ceil_div(product.n_places, kTileTokens), row_tiles,
           std::max(product.weight.n_mats, product.n_splits)};
 }
@@ -215,14 +215,6 @@ DSV32_DEVICE void load_activations(const Product& product, const TokenRows& rows
   }
 }
 
-// sums.of[i][4 j + e]: row 64 i + 16 (warp of its warpgroup) + lane / 4 + 8 (e / 2), token 8 j + 2 (lane % 4)
-// + e % 2.
-struct Sums {
-  float of[2][64];
-};
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
 // Calls work<n>() with the smallest product width n that holds n_tokens.
 template <class Work>
 DSV32_DEVICE void with_tokens(int n_tokens, const Work& work) {
@@ -236,31 +228,7 @@ DSV32_DEVICE void with_tokens(int n_tokens, const Work& work) {
     work.template operator()<128>();
 }
 
-// All instructions are in one branch: the assembler then sees that nothing else touches the sums.
-template <int kTokens>
-DSV32_DEVICE void start_products(Sums& sums, uint64_t rows, uint64_t tokens) {
-  wgmma_begin();
-  DSV32_UNROLL for (int k = 0; k < kStep / 16; ++k) {
-    wgmma<kTokens>(sums.of[0], rows + 2 * k, tokens + 2 * k);
-    wgmma<kTokens>(sums.of[1], rows + 64 * 128 / 16 + 2 * k, tokens + 2 * k);
-  }
-  wgmma_commit();
-}
-
-// Starts adding the step's products. rows (this warpgroup's 128) and tokens are shared addresses of tiles,
-// which must not change before finish_products().
-DSV32_DEVICE void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
-  const uint64_t a = wgmma_operand(rows), b = wgmma_operand(tokens);
-  __syncwarp();  // lanes leave the copy loops at different times
-  with_tokens(n_tokens, [&]<int kTokens>() { start_products<kTokens>(sums, a, b); });
-}
-
-// The empty statements keep the compiler from reading sums too early.
-DSV32_DEVICE void finish_products(Sums& sums) {
-  wgmma_wait();
-  DSV32_UNROLL for (int i = 0; i < 64;
-                    ++i) asm volatile("" : "+f"(sums.of[0][i]), "+f"(sums.of[1][i])::"memory");
-}
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // ---- eight warps that multiply, and other warps that fill a pipe of stages of 64 columns ----
 
@@ -279,33 +247,6 @@ DSV32_DEVICE void fill_stage(uint64_t* full) {
   if (threadIdx.x % 32 == 0) arrive(full);
 }
 
-#else
-
-// As above, but the products are complete on return.
-DSV32_DEVICE void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const int row = 16 * warp + lane % 16,
-            row_piece = lane / 16;  // matrices: rows 0-7, 8-15; then the next piece
-  const int token = lane % 8 + lane / 16 * 8,
-            token_piece = lane / 8 % 2;  // matrices: pieces 0, 1 of tokens 0-7; of 8-15
-  DSV32_UNROLL for (int k = 0; k < kStep / 16; ++k) {
-    uint32_t a[2][4];
-    DSV32_UNROLL for (int i = 0; i < 2; ++i)
-        load_matrices(a[i], rows + tile_offset(64 * i + row, 32 * k + 16 * row_piece));
-    DSV32_UNROLL for (int j = 0; j < kTileTokens / 16; ++j) {
-      if (16 * j >= n_tokens) continue;
-      uint32_t b[4];
-      load_matrices(b, tokens + tile_offset(16 * j + token, 32 * k + 16 * token_piece));
-      DSV32_UNROLL for (int i = 0; i < 2; ++i) {
-        multiply_f16(sums.of[i] + 8 * j, a[i], b[0], b[1]);
-        multiply_f16(sums.of[i] + 8 * j + 4, a[i], b[2], b[3]);
-      }
-    }
-  }
-}
-
-DSV32_DEVICE void finish_products(Sums&) {}
-
 #endif
 
 DSV32_DEVICE float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
@@ -321,20 +262,19 @@ DSV32_DEVICE void store_sum(const Product& product, int64_t at, float sum, float
     halves[at] = to_f16(__half2float(halves[at]) * (sum * (1.0f / kLargestInUnits)));
 }
 
-// Writes the sums of this warpgroup's rows; first_row: its first row in the matrix.
+// Writes a warp's sums of sixteen rows from first_row on. sums[4 j + e]: row lane / 4 + 8 (e / 2), token 8 j
+// + 2 (lane % 4) + e % 2.
+template <int kTokens>
 DSV32_DEVICE void store_sums(const Product& product, const TokenRows& rows, const TokenTile& tile,
-                             int64_t first_row, const Sums& sums) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+                             int64_t first_row, const float (&sums)[kTokens / 2]) {
+  const int lane = threadIdx.x % 32;
   const float scale = product.scales ? product.scales[2 * int64_t{tile.mat}] : 1.0f;
-  DSV32_UNROLL for (int j = 0; j < kTileTokens / 8; ++j) {
+  DSV32_UNROLL for (int j = 0; j < kTokens / 8; ++j) {
     DSV32_UNROLL for (int e = 0; e < 4; ++e) {
       const int token = 8 * j + lane % 4 * 2 + e % 2;
-      if (token >= tile.n) continue;
-      DSV32_UNROLL for (int i = 0; i < 2; ++i) {
-        const int64_t row = first_row + 64 * i + 16 * warp + lane / 4 + e / 2 * 8;
-        if (row >= product.weight.n_rows) continue;
-        store_sum(product, rows.y[token] + row, sums.of[i][4 * j + e] * scale, rows.units[token]);
-      }
+      const int64_t row = first_row + lane / 4 + e / 2 * 8;
+      if (token < tile.n && row < product.weight.n_rows)
+        store_sum(product, rows.y[token] + row, sums[4 * j + e] * scale, rows.units[token]);
     }
   }
 }

@@ -115,6 +115,16 @@ DSV32_DEVICE void widen64(const uint8_t* row, int64_t col, uint32_t* out, const 
   DSV32_UNROLL for (int i = 0; i < 4; ++i) widen16<kType>(row, col + 16 * i, out + 8 * i, grid);
 }
 
+// The block of a span that has `column`, and the column's place in the block.
+template <TensorType kType>
+struct InBlock {
+  const uint8_t* block;
+  int i16;
+  DSV32_DEVICE InBlock(const uint8_t* span, uint32_t column)
+      : block(span + column / Codes<kType>::kBlockValues * Codes<kType>::kBlockBytes),
+        i16(static_cast<int>(column % Codes<kType>::kBlockValues)) {}
+};
+
 // ---- rows on their way into a tile ----
 
 constexpr int kTileThreads = 128;  // threads that fill a tile: one per row
@@ -159,13 +169,13 @@ DSV32_DEVICE uint32_t raw_offset(const RowRun& rows, uint32_t span) {
   return span_offset<kType, RawSpan<kType>::kColumns>(rows.in_bands, span);
 }
 
-// Starts the copy of span `span` of the tile's rows. Past the end of a row zeros are stored, which every
-// format reads as the value 0. A thread copies the same piece of every kTogether-th row, which saves address
-// arithmetic. kIsAligned: rows and spans are whole pieces of 16 bytes.
-template <TensorType kType, bool kIsAligned = false>
+// Starts the copy of span `span` of the tile's rows, with kThreads threads. Past the end of a row zeros are
+// stored, which every format reads as the value 0. A thread copies the same piece of every kTogether-th row,
+// which saves address arithmetic. kIsAligned: rows and spans are whole pieces of 16 bytes.
+template <TensorType kType, bool kIsAligned = false, int kThreads = kTileThreads>
 DSV32_DEVICE void load_span(const RowRun& rows, int n_rows, int span, uint32_t to, int thread) {
   using S = RawSpan<kType>;
-  constexpr int kPieces = kIsAligned ? S::kRowBytes / 16 : S::kPieces, kTogether = kTileThreads / kPieces;
+  constexpr int kPieces = kIsAligned ? S::kRowBytes / 16 : S::kPieces, kTogether = kThreads / kPieces;
   if (thread >= kTogether * kPieces) return;
   const uint8_t* aligned_first =
       rows.first - (reinterpret_cast<uintptr_t>(rows.first) & 15);  // an address for copies of 0 bytes
@@ -185,17 +195,21 @@ DSV32_DEVICE void load_span(const RowRun& rows, int n_rows, int span, uint32_t t
   }
 }
 
+// Where load_span() has put row `row` of span `span`.
+template <TensorType kType>
+DSV32_DEVICE const uint8_t* loaded_row(const uint8_t* raw, const RowRun& rows, int span, int row) {
+  const uint32_t begin = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(rows.first)) +
+                         rows.row_offset(static_cast<uint32_t>(row)) +
+                         raw_offset<kType>(rows, static_cast<uint32_t>(span));
+  return raw + row * RawSpan<kType>::kPitch + begin % 16;
+}
+
 // Converts 64 values of row `row` from its raw span into the tile; within: their step in the span.
 template <TensorType kType>
 DSV32_DEVICE void fill_tile(const uint8_t* raw, const RowRun& rows, int span, int within,
                             const uint32_t* grid, uint8_t* tile, int row) {
-  using S = RawSpan<kType>;
-  const uint32_t begin = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(rows.first)) +
-                         rows.row_offset(static_cast<uint32_t>(row)) +
-                         raw_offset<kType>(rows, static_cast<uint32_t>(span));
-  const uint8_t* at = raw + row * S::kPitch + begin % 16;
   uint32_t values[kStep / 2];
-  widen64<kType>(at, within * kStep, values, grid);
+  widen64<kType>(loaded_row<kType>(raw, rows, span, row), within * kStep, values, grid);
   DSV32_UNROLL for (int i = 0; i < kStep / 2; i += 4) *
       reinterpret_cast<uint4*>(tile + tile_offset(row, 4 * i)) =
       make_uint4(values[i], values[i + 1], values[i + 2], values[i + 3]);

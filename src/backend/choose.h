@@ -91,9 +91,7 @@ constexpr bool expands_rows(int64_t n_rows, int64_t n_mats, int64_t n_tokens) {
 }
 
 // Whether cuBLASLt may compute a product of fp16: fewer tokens gain little, and loading it takes time.
-constexpr bool uses_library(int64_t n_tokens, KernelFamily family) {
-  return n_tokens >= 512 && family == KernelFamily::hopper;
-}
+constexpr bool uses_library(int64_t n_tokens) { return n_tokens >= 512; }
 
 // Whether tiles have 256 uses of an expert instead of 128.
 constexpr bool has_double_tiles(int64_t n_uses, int64_t n_experts) { return n_uses >= 160 * n_experts; }

@@ -20,7 +20,7 @@ plan --type Q2_K-pure --on 2x141G+256G --json
 check "plans: one format for all" grep -aqE '"weight_bytes":221[0-9]{9},' out
 plan --type Q4_K_M --on H100+512G -v
 check "plans: kernels of a format, of a Hopper" grep -aqxE ' +Q4_K +hopper +rows 8 +rows 8 +wide 40 +cuBLASLt' out
-check "plans: kernels of a format, of another GPU" grep -aqxE ' +Q4_K +generic +rows 8 +rows 8 +columns 16 +tiles' out
+check "plans: kernels of a format, of another GPU" grep -aqxE ' +Q4_K +generic +rows 8 +rows 8 +columns 16 +cuBLASLt' out
 check "plans: uses of an expert together" grep -aqxE ' +uses of an expert +1 +8 +16 +[0-9]+' out
 plan --type Q4_K_M --on 0+768G -v
 check "plans: no kernels without a GPU" lacks out hopper

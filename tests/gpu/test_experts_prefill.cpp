@@ -153,6 +153,7 @@ BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_cut, *boost::unit_test::
   for (const auto& [up, down] : {std::pair{TensorType::q4_k, TensorType::q6_k},
                                  {TensorType::q8_0, TensorType::q8_0},
                                  {TensorType::f16, TensorType::f16},
+                                 {TensorType::f32, TensorType::bf16},
                                  {TensorType::iq2_xxs, TensorType::q2_k}}) {
     if (is_left_out(n_cases, 3)) continue;
     const Experts e(up, up, down, 8, kDim, 256);
@@ -243,6 +244,21 @@ BOOST_AUTO_TEST_CASE(large_experts,
   w3.data += w3.row_bytes;
   check_experts(w1, w3, w2, {up.device.data(), up.device.data() + w3.row_bytes, down.device.data()},
                 choose_experts(1000, 8, 0, n_experts - 1, 33), 8, 250, test);
+}
+
+// More tiles than a grid has room for along y. Experts begin a row after one another; gate and up have
+// different types, so that they are two products on every card.
+BOOST_AUTO_TEST_CASE(more_tiles_than_65535, *boost::unit_test::precondition(needs_gpu)) {
+  TestLaunch test;
+  const int64_t n_experts = 66000, n_activated = 2, n_tokens = n_experts / n_activated, dim = 64;
+  const TestWeights up(TensorType::f16, 1, dim + n_experts, dim, 34),
+      gate(TensorType::bf16, 1, dim + n_experts, dim, 35);
+  WeightMatrix w1 = gate.host, w3 = up.host, w2 = up.host;
+  for (WeightMatrix* w : {&w1, &w3, &w2}) w->n_rows = dim, w->n_mats = n_experts, w->mat_bytes = w->row_bytes;
+  std::vector<int32_t> chosen(static_cast<size_t>(n_experts));
+  std::iota(chosen.begin(), chosen.end(), 0);
+  check_experts(w1, w3, w2, {gate.device.data(), up.device.data(), up.device.data()}, chosen, n_activated,
+                1000, test);
 }
 
 BOOST_AUTO_TEST_CASE(a_graph_replays_the_experts, *boost::unit_test::precondition(needs_gpu)) {

@@ -216,7 +216,7 @@ std::string kernels_text(const Planned& planned, const MeasuredModel& model) {
     for (const TensorType type : model.formats()) {
       text += format("    %-8s %-8s", type_name(type), name);
       for (const int n : kSteps) text += format(" %-16s", decode_cell(type, n, family).c_str());
-      text += uses_library(n_prompt, family) && type != TensorType::f32 ? "cuBLASLt\n" : "tiles\n";
+      text += uses_library(n_prompt) && type != TensorType::f32 ? "cuBLASLt\n" : "tiles\n";
     }
   }
   if (args.n_routed_experts == 0) return text;
