@@ -11,6 +11,8 @@ namespace {
 constexpr int kDecodeThreads = 128, kDecodeBlocks = 4;  // of an SM
 constexpr int32_t kPagesBeside = 6;  // they take as long as a block's fixed work for a token
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
 // A block's share of all tokens' pages, token by token: pages `page` to `end` of token t; n_units are left
 // for the next tokens. A token has one unit for each page, and before them kPagesBeside units for its fixed
 // work. The first token has none of the latter, since every block begins once.
@@ -27,7 +29,6 @@ struct Share {
     n_units -= last - unit;
     page = max(0, unit - n_before(t)), end = last - n_before(t);
   }
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   // This block's share. Every warp computes it: a lane adds up the units of consecutive tokens.
   static __device__ Share of_block(const Scoring& op, int lane) {
     const int32_t n_each = (op.n_tokens + 31) / 32, past = min((lane + 1) * n_each, op.n_tokens);
@@ -48,8 +49,9 @@ struct Share {
     share.take_token(op, __shfl_sync(0xffffffffu, unit, at));
     return share;
   }
-#endif
 };
+
+#endif
 
 // score(t, s) in decode, exact: f16 holds e4m3 values exactly, and products are summed in f32.
 // All blocks have equally many pages, whatever the tokens' lengths (Share); a warp has 16 of a page's 64
