@@ -250,7 +250,7 @@ BOOST_AUTO_TEST_CASE(large_experts,
 // different types, so that they are two products on every card.
 BOOST_AUTO_TEST_CASE(more_tiles_than_65535, *boost::unit_test::precondition(needs_gpu)) {
   TestLaunch test;
-  const int64_t n_experts = 66000, n_activated = 2, n_tokens = n_experts / n_activated, dim = 64;
+  const int64_t n_experts = 66000, n_activated = 2, dim = 64;
   const TestWeights up(TensorType::f16, 1, dim + n_experts, dim, 34),
       gate(TensorType::bf16, 1, dim + n_experts, dim, 35);
   WeightMatrix w1 = gate.host, w3 = up.host, w2 = up.host;
