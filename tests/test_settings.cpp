@@ -2,7 +2,6 @@
 #include <boost/test/unit_test.hpp>
 
 #include <cstdlib>
-#include <filesystem>
 #include <sstream>
 
 #include "base/error.h"
@@ -10,26 +9,13 @@
 #include "cli/options/flags.h"
 #include "cli/options/options.h"
 #include "tests/support/contains.h"
-#include "tests/support/plain_files.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/settings_file.h"
 
 using namespace dsv32;
 
 namespace {
 
 using Words = std::vector<std::string>;
-
-// While it lives this is the user's file.
-struct SettingsFile {
-  explicit SettingsFile(const std::string& text) {
-    std::filesystem::create_directories(dir.file("dsv32"));
-    write_file(dir.file("dsv32/config"), text);
-    setenv("XDG_CONFIG_HOME", dir.file("").c_str(), 1);
-  }
-  ~SettingsFile() { setenv("XDG_CONFIG_HOME", before.c_str(), 1); }
-  TempDir dir;
-  std::string before = std::getenv("XDG_CONFIG_HOME");
-};
 
 std::string complaint_about(const std::string& text) {
   const SettingsFile file(text);
@@ -90,8 +76,11 @@ BOOST_AUTO_TEST_CASE(a_mistake_is_told_with_its_line) {
       {"quiet = maybe", "config:1: --quiet is a switch, true or false"},
       {"prompt = hi", "config:1: --prompt belongs on the command line"},
       {"= 3", "config:1: unknown flag"},
+      {"[bench]\ndecode = few", "config:2: decode takes an integer from 1 to 1048576, not 'few'"},
+      {"[inspect]\nkv-type = fp9", "config:2: kv-type takes one of"},
   };
   for (const auto& [text, message] : wrong) BOOST_TEST(contains(complaint_about(text), message), text);
+  BOOST_TEST(complaint_about("seed = -1") == "");  // chat takes it, batch does not
 }
 
 BOOST_AUTO_TEST_CASE(the_manual_page_has_every_command_and_flag) {
@@ -107,7 +96,7 @@ BOOST_AUTO_TEST_CASE(what_a_shell_offers) {
       {{"warm", "st"},
        "words\nstart\tLoads the model and leaves a process that holds it, so that run, chat and batch begin "
        "at "
-       "once.\nstatus\tThe processes that hold a model. Exit code 1: there is none.\nstop\tEnds warm "
+       "once.\nstatus\tThe processes that hold a model. Exit code 1: none answers.\nstop\tEnds warm "
        "processes (with -m only those of this model) after their running requests.\n"},
       {{"run", "--kv-type", ""}, "words\nfp8\nbf16\nf32\n"},
       {{"run", "--kv-type=f"}, "words\nfp8\nbf16\nf32\n"},

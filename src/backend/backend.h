@@ -1,10 +1,11 @@
-// The interface of a device: the closed set of 25 model-shaped operations, including memory's, that the
-// forward pass consists of. A new operation needs a sentence here on why existing ones cannot express it.
+// The interface of a device: the closed set of operations that the forward pass consists of, and the
+// device's memory. A new operation needs a sentence here on why existing ones cannot express it.
 //
 // A Backend is one device. src/backend/cpu_backend is plain and is the reference; cuda/ is fast.
 //
 // Operations are enqueued and may return before they are done; each sees the results of all operations
-// enqueued before it. Only `download` waits. Params structs are read before the call returns; the memory that
+// enqueued before it. Of the other functions those wait whose
+// comment says so; alloc() and free() may. Params structs are read before the call returns; the memory that
 // they point to must stay until the work is done. All pointers are to memory of this backend (alloc,
 // alloc_weights) unless a comment says host. f32 unless said otherwise; strides count elements.
 #pragma once

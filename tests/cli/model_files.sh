@@ -39,6 +39,11 @@ at_home() {
 at_home "$PWD/nobody" "${m_answer[@]}" -m "$model"
 check "a home that is not there: runs" test $code = 0
 check "a home that is not there is not made" test ! -e nobody
+for words in "warm start -m $model" "run --warm only -m $model hi" "warm status"; do
+  at_home "$PWD/nobody" $words
+  check "no folder for sockets: ${words%% -*} fails" test $code = 1
+  check "no folder for sockets: ${words%% -*} says so" has err "neither XDG_RUNTIME_DIR nor HOME names a folder for sockets"
+done
 
 mkdir home
 : >home/.local  # stands in a folder's place, for the superuser too

@@ -155,7 +155,7 @@ class Batch : Listener {
         {item.result.n_prompt_tokens, item.result.n_cached_tokens, item.result.n_completion_tokens};
     if (!is_json() && item.result.finish_reason != FinishReason::stop && !options_.quiet) {
       const bool has_begun = !item.result.completion.content.empty();
-      tell("note: " + item.name() + (has_begun ? ": the answer is cut" : ": no answer began"));
+      tell("note: " + item.name() + (has_begun ? ": the answer is cut" : ": no answer"));
     }
     put(item.place, std::move(item.text));
   }

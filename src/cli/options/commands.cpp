@@ -108,7 +108,7 @@ std::span<const CommandRow> commands() {
        "Loads the model and leaves a process that holds it, so that run, chat and batch begin at once.",
        false},
       {Command::warm_status, "dsv32 warm status", "[flags]",
-       "The processes that hold a model. Exit code 1: there is none.", false},
+       "The processes that hold a model. Exit code 1: none answers.", false},
       {Command::warm_stop, "dsv32 warm stop", "[flags]",
        "Ends warm processes (with -m only those of this model) after their running requests.", false},
       {Command::completion, "dsv32 completion", "bash|zsh|fish|man",

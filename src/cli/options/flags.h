@@ -144,8 +144,8 @@ std::string settings_path();
 // The flags that the settings file sets for a command, in the file's order, without given ones and those that
 // contradict them. DSV32_MODEL hides the file's model. For one flag, a line of a command's section hides its
 // group's, and that hides a line before all sections. Throws Error{usage}, one line that names the file's,
-// for an unknown section or flag, a flag that cannot be set there, or a switch that is neither true nor
-// false, in any section. apply() checks the other values.
+// for an unknown section or flag, a flag that cannot be set there, or a value that no command of its section
+// takes, in any section.
 //
 //   # a comment
 //   temp = 0.6          for every command that takes --temp

@@ -68,9 +68,11 @@ bool is_for(const std::string& section, const std::string& command) {
   return section.empty() || command == section || command.starts_with(section + " ");
 }
 
-// Throws unless a command of the line's section takes the flag and the settings file may set it.
+// Throws unless a command of the line's section takes the flag with this value, and the settings file may set
+// it.
 void check(const Line& line) {
   std::vector<std::string> names;
+  std::optional<Error> wrong;  // by the first command that takes the flag
   bool is_section = false;
   for (const CommandRow& row : commands()) {
     if (!is_for(line.section, row.name())) continue;
@@ -81,8 +83,14 @@ void check(const Line& line) {
     if (flag->is_once()) fail_line(line.where, "--" + flag->name() + " belongs on the command line");
     if (!flag->value && line.value != "true" && line.value != "false")
       fail_line(line.where, "--" + flag->name() + " is a switch, true or false");
-    return;
+    try {
+      Options unused;
+      return GivenFlag{flag, line.value, line.where}.apply(unused);
+    } catch (const Error& error) {
+      if (!wrong) wrong = error;
+    }
   }
+  if (wrong) throw *wrong;
   const std::string shown = visible(is_section ? line.name : line.section, false, 40);
   if (!is_section) fail_line(line.where, "there is no command " + shown);
   fail_line(line.where, "unknown flag " + shown + did_you_mean(line.name, names));

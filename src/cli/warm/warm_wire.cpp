@@ -29,10 +29,18 @@ namespace {
   fail(ErrorKind::io, format("cannot %s %s: %s", what, visible(path).c_str(), std::strerror(errno)));
 }
 
+// Throws Error{io} when there is no path for it.
+std::string socket_folder() {
+  const std::string folder = user_folder(UserFolder::runtime);
+  if (folder.empty())
+    fail(ErrorKind::io, "neither XDG_RUNTIME_DIR nor HOME names a folder for sockets",
+         "set XDG_RUNTIME_DIR to a folder of yours");
+  return folder;
+}
+
 // Throws Error{io} unless the folder is this user's alone. False: there is no folder.
 bool is_folder_safe(const std::string& folder) {
   struct stat info {};
-  if (folder.empty()) fail(ErrorKind::io, "neither XDG_RUNTIME_DIR nor HOME names a folder for sockets");
   if (lstat(folder.c_str(), &info) != 0) return false;
   if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0)
     fail(ErrorKind::io, format("%s is no folder of this user alone", visible(folder).c_str()),
@@ -122,14 +130,14 @@ std::string warm_path(const Options& options, const GgufFile& file) {
     for (const uint64_t number : part.stamp().numbers()) hash.add_number(number);
   add_engine(hash, options);
   const Hash256 digest = hash.finish();
-  std::string path = user_folder(UserFolder::runtime) + "/warm-";
+  std::string path = socket_folder() + "/warm-";
   for (size_t i = 0; i < kNameBytes; ++i) path += format("%02x", digest[i]);
   return path + ".sock";
 }
 
 std::vector<std::string> warm_paths() {
   std::vector<std::string> paths;
-  const std::string folder = user_folder(UserFolder::runtime);
+  const std::string folder = socket_folder();
   if (!is_folder_safe(folder)) return paths;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error))

@@ -37,7 +37,7 @@
 namespace dsv32 {
 
 // The path of the socket for this model file in its present state, these flags of the groups Model and Prefix
-// cache, and this build of the program.
+// cache, and this build of the program. Throws Error{io} when the environment names no folder for it.
 std::string warm_path(const Options& options, const GgufFile& file);
 
 // The sockets in the folder, stale ones too. Throws Error{io} when the folder is not this user's alone.
