@@ -1,8 +1,10 @@
-// engine/generation_options and the list of flags: each option is in every place that is made of them.
+// The lists of generation options and of flags: each option is in every place that is made of them, and so is
+// one more, whose row is all that this program adds.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <sstream>
 
 #include "base/text.h"
@@ -13,10 +15,33 @@
 #include "cli/warm/warm_wire.h"
 #include "tests/support/contains.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/settings_file.h"
 
 using namespace dsv32;
 
 namespace {
+
+// A row for each list, over fields that no other row sets in these places. Added before any test, since
+// flags() is made from both lists once.
+struct OneMore {
+  OneMore() {
+    generation().push_back({"one_more",
+                            [](GenerationOptions& o) -> GenerationOption::Field { return &o.max_tokens; }, -1,
+                            kMostTokenLimit, "one-more", "one-more,M", "N", "an option more", true});
+    Flag flag = *std::ranges::find(engine(), "host-mem", &Flag::name);
+    flag.names = "one-more-engine", flag.about = "an engine more", flag.unset = nullptr;
+    flag.field = [](Options& o) {
+      return FlagField{[&o](const FlagValue& value) { o.output_path = value.text; },
+                       [&o] { return o.output_path; }};
+    };
+    engine().push_back(flag);
+  }
+  static std::vector<GenerationOption>& generation() {
+    return const_cast<std::vector<GenerationOption>&>(generation_options());
+  }
+  static std::vector<Flag>& engine() { return const_cast<std::vector<Flag>&>(engine_flags()); }
+};
+BOOST_TEST_GLOBAL_FIXTURE(OneMore);
 
 // With single spaces, as no window breaks it.
 std::string unbroken(const std::string& text) {
@@ -62,6 +87,22 @@ std::optional<Options> changed(const Flag& flag) {
     } catch (const Error&) {
     }
   return std::nullopt;
+}
+
+// With what the command cannot do without.
+std::vector<std::string> asked(Command command, std::vector<std::string> args) {
+  if (command == Command::batch) args.insert(args.end(), {"-i", "-", "-o", "-"});
+  if (command == Command::bench) args.push_back("--synthetic");
+  return args;
+}
+
+// Whether help, completions and the manual page tell of the flag with this text.
+bool is_told_of(Command command, const std::string& name, const std::string& help) {
+  std::vector<std::string> line = split(row_of(command).name(), ' ');
+  line.push_back("--");
+  return contains(unbroken(command_help(command)), help) &&
+         contains(offers_for(line), "\n--" + name + "\t") &&
+         contains(unbroken(replaced(manual_page(), "\\-", "-")), help);
 }
 
 }  // namespace
@@ -136,11 +177,52 @@ BOOST_AUTO_TEST_CASE(every_flag_of_an_engine_names_its_socket) {
     BOOST_TEST(warm_path(*options, file) != warm_path({}, file), flag->name());
     ++n_flags;
   }
-  BOOST_TEST(n_flags == 17u);
-  Options away, elsewhere;  // what is not used does not count
+  BOOST_TEST(n_flags == 18u);  // with the one more
+  Options away, elsewhere;     // what is not used does not count
   away.uses_cache = elsewhere.uses_cache = false;
   elsewhere.cache.directory = "/elsewhere";
   BOOST_TEST(warm_path(away, file) == warm_path(elsewhere, file));
+}
+
+BOOST_AUTO_TEST_CASE(one_more_row_of_a_generation_option_is_enough) {
+  for (const Command command : {Command::run, Command::batch, Command::chat}) {
+    BOOST_TEST(parse_options(command, asked(command, {"--one-more", "7"})).generation.max_tokens == 7);
+    BOOST_TEST(parse_options(command, asked(command, {"-M", "7"})).generation.max_tokens == 7);
+    BOOST_CHECK_THROW(parse_options(command, asked(command, {"--one-more", "-2"})), Error);
+    BOOST_TEST(is_told_of(command, "one-more", "an option more (default: -1)"));
+    const SettingsFile file("one-more = 9\n");
+    BOOST_TEST(parse_options(command, asked(command, {})).generation.max_tokens == 9);
+    BOOST_TEST(contains(unbroken(config_text(row_of(command))), "one-more 9"));
+  }
+  BOOST_TEST(!is_told_of(Command::check, "one-more", "an option more"));
+  GenerationOptions options;
+  options.max_tokens = 7;
+  ReadJson wire = options;
+  BOOST_TEST(wire.at("one_more") == 7);
+  wire["one_more"] = 8;
+  BOOST_TEST(wire.get<GenerationOptions>().max_tokens == 8);
+  options.max_tokens = -2;
+  BOOST_CHECK_THROW(options.check(), Error);
+  LineMaker maker(Hash256{}, {}, [](const std::string& name) { BOOST_ERROR(name); });
+  const BatchItem item = maker.from_json(1, R"({"prompt": "hello", "one_more": 7})");
+  BOOST_TEST(item.request.options.max_tokens == 7);
+  BOOST_TEST(std::ranges::count(chat_settings(), "one-more") == 1);
+  BOOST_TEST(contains(unbroken(Conversation::help()), "one-more"));
+}
+
+BOOST_AUTO_TEST_CASE(one_more_row_of_an_engine_flag_is_enough) {
+  for (const Command command : {Command::run, Command::warm_start, Command::check, Command::bench}) {
+    BOOST_TEST(parse_options(command, asked(command, {"--one-more-engine", "7"})).output_path == "7");
+    BOOST_TEST(is_told_of(command, "one-more-engine", "an engine more"));
+    const SettingsFile file("one-more-engine = 9\n");
+    BOOST_TEST(parse_options(command, asked(command, {})).output_path == "9");
+    BOOST_TEST(contains(unbroken(config_text(row_of(command))), "one-more-engine 9"));
+  }
+  const GgufImage image = GgufWriter().image();
+  const GgufFile file(image.bytes, "a.gguf");
+  Options other;
+  other.output_path = "7";
+  BOOST_TEST(warm_path(other, file) != warm_path({}, file));
 }
 
 // What config and the help show is read as what it was.

@@ -50,11 +50,15 @@ double uniform_at(uint64_t seed, uint64_t n) {
 
 }  // namespace
 
-std::span<const GenerationOption> generation_options() { return kGenerationOptions; }
+// Not const, because a test adds a row.
+const std::vector<GenerationOption>& generation_options() {
+  static std::vector<GenerationOption> options(std::begin(kGenerationOptions), std::end(kGenerationOptions));
+  return options;
+}
 
 void GenerationOptions::check() const {
   GenerationOptions copy = *this;  // because field() is not for const options
-  for (const GenerationOption& option : kGenerationOptions) {
+  for (const GenerationOption& option : generation_options()) {
     const auto check = [&](const auto* value) {
       using T = std::remove_cvref_t<decltype(*value)>;
       if constexpr (std::is_same_v<T, float> || std::is_same_v<T, int64_t>)

@@ -66,7 +66,7 @@ struct GenerationOption {
   const char* gguf_key = nullptr;  // under which a model's file recommends a value
 };
 
-std::span<const GenerationOption> generation_options();
+const std::vector<GenerationOption>& generation_options();
 
 // A prompt to be answered. Tokenizer and sequence must outlive the request.
 struct Request {

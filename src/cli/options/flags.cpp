@@ -440,11 +440,15 @@ FlagField field_of(const GenerationOption& option, Options& options) {
 
 }  // namespace
 
-std::span<const Flag> engine_flags() { return kEngineFlags; }
+// Not const, because a test adds a row.
+const std::vector<Flag>& engine_flags() {
+  static std::vector<Flag> rows(std::begin(kEngineFlags), std::end(kEngineFlags));
+  return rows;
+}
 
 const std::vector<Flag>& flags() {
   static const std::vector<Flag> all = [] {
-    std::vector<Flag> rows(std::begin(kEngineFlags), std::end(kEngineFlags));
+    std::vector<Flag> rows = engine_flags();
     rows.insert(rows.end(), std::begin(kAsking), std::end(kAsking));
     for (const GenerationOption& option : generation_options())
       if (option.flag)

@@ -102,7 +102,7 @@ using Flags = std::vector<const Flag*>;
 const std::vector<Flag>& flags();
 Flags flags_of(Command command);
 // The flags that decide which engine a process holds and which prefixes it finds.
-std::span<const Flag> engine_flags();
+const std::vector<Flag>& engine_flags();
 
 // `name`: any spelling, without hyphens. Null when there is no such flag.
 const Flag* find_flag(const Flags& flags, const std::string& name);
