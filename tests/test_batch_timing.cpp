@@ -22,7 +22,7 @@ struct Scene {
   TempDir dir;
   std::unique_ptr<GgufFile> file;
   std::unique_ptr<Engine> engine;
-  std::vector<std::unique_ptr<ByHand>> sessions;
+  std::vector<std::unique_ptr<ByHand>> sequences;
 
   explicit Scene(int64_t topk_buffer = kEveryRow, KvType kv_type = KvType::fp8) {
     TinyModel shape;
@@ -33,15 +33,15 @@ struct Scene {
     options.backend = "cpu", options.n_threads = 1, options.context = 256, options.kv_type = kv_type;
     options.max_seqs = kSequences, options.pool = 256 * kSequences, options.topk_buffer = topk_buffer;
     engine = std::make_unique<Engine>(*file, options);
-    sessions = fabricate_sessions(*engine, kSequences, kHeld);
+    sequences = fabricate_sequences(*engine, kSequences, kHeld);
   }
 
   BatchTiming time(std::optional<double> locality) {
-    return time_batch(*engine, *fabricate_tokenizer(engine->args().vocab_size), sessions, kHeld, kDecoded,
+    return time_batch(*engine, *fabricate_tokenizer(engine->args().vocab_size), sequences, kHeld, kDecoded,
                       {.selection = locality});
   }
-  std::vector<uint8_t> keys(const ByHand& session, int64_t page) const {
-    const PoolPage at = session.timeline().page(page);
+  std::vector<uint8_t> keys(const ByHand& sequence, int64_t page) const {
+    const PoolPage at = sequence.cached().page(page);
     return engine->cache().download_keys({&at, 1}).front();
   }
 };
@@ -63,20 +63,20 @@ BOOST_AUTO_TEST_CASE(each_token_of_a_step_gets_its_own_selection) {
         alone[static_cast<size_t>(i)].push_back(all.back());
       }
   const std::vector<int32_t> prompt = random_tokens(kHeld, 1);  // fabricated rows are all the same
-  for (const auto& session : scene.sessions) session->sync(prompt);
+  for (const auto& sequence : scene.sequences) sequence->sync(prompt);
   std::vector<int32_t> held = prompt;
   held.push_back(token);
   std::vector<std::vector<float>> expected;
   for (size_t i = 0; i < kSequences; ++i) {
     forward.set_forced(0, {alone[i].data(), nullptr, 1});
-    scene.sessions[i]->step(token);
+    scene.sequences[i]->step(token);
     expected.push_back(forward.logits());
-    scene.sessions[i]->hold(held);
+    scene.sequences[i]->hold(held);
   }
   BOOST_TEST((expected[0] != expected[1] && expected[1] != expected[2]));
 
   Step step{Role::decode, {}, std::vector(kSequences, token)};
-  for (const auto& session : scene.sessions) step.timelines.push_back(&session->timeline());
+  for (const auto& sequence : scene.sequences) step.sequences.push_back(&sequence->cached());
   forward.set_forced(0, {all.data(), nullptr, kSequences});
   forward.run(step);
   const std::vector<float> logits = forward.logits();
@@ -93,8 +93,8 @@ BOOST_AUTO_TEST_CASE(experts_are_those_that_are_forced) {
   Forward& forward = scene.engine->forward();
   const ModelArgs& args = scene.engine->args();
   const std::vector<int32_t> prompt = random_tokens(kHeld, 1);
-  ByHand& session = *scene.sessions[0];
-  session.sync(prompt);
+  ByHand& sequence = *scene.sequences[0];
+  sequence.sync(prompt);
   std::vector<int32_t> held = prompt;
   held.push_back(7);
   std::vector<int32_t> routed(static_cast<size_t>(args.n_activated_experts));  // of the dense layer, unused
@@ -103,8 +103,8 @@ BOOST_AUTO_TEST_CASE(experts_are_those_that_are_forced) {
       {"experts"});
   const auto logits_with = [&](const int32_t* experts, int64_t n_tokens) {
     forward.set_forced(0, {nullptr, experts, n_tokens});
-    session.step(7);
-    session.hold(held);
+    sequence.step(7);
+    sequence.hold(held);
     return forward.logits();
   };
   const std::vector<float> free = logits_with(nullptr, 1);
@@ -136,8 +136,8 @@ BOOST_AUTO_TEST_CASE(a_timing_begins_where_the_one_before_began) {
     const BatchTiming timing = scene.time({});
     BOOST_TEST((timing.n_rows > 0) == (n_rows != kEveryRow));
     BOOST_TEST(timing.step_seconds > 0);
-    for (const auto& session : scene.sessions)
-      BOOST_TEST(std::ssize(session->tokens()) == kHeld + timed_tokens(kDecoded));
+    for (const auto& sequence : scene.sequences)
+      BOOST_TEST(std::ssize(sequence->tokens()) == kHeld + timed_tokens(kDecoded));
     BOOST_TEST(scene.time({}).n_sequences == kSequences);  // and once more, from where it began
   }
 }
@@ -174,8 +174,8 @@ BOOST_AUTO_TEST_CASE(fabricated_keys_differ_from_page_to_page_and_agree_between_
     Scene scene(kEveryRow, kv_type);
     std::set<std::vector<uint8_t>> seen;
     for (int64_t page = 0; page < pages_for(kHeld); ++page) {
-      seen.insert(scene.keys(*scene.sessions.front(), page));
-      BOOST_TEST((scene.keys(*scene.sessions.front(), page) == scene.keys(*scene.sessions.back(), page)));
+      seen.insert(scene.keys(*scene.sequences.front(), page));
+      BOOST_TEST((scene.keys(*scene.sequences.front(), page) == scene.keys(*scene.sequences.back(), page)));
     }
     BOOST_TEST(std::ssize(seen) == pages_for(kHeld));
     BOOST_TEST(scene.time({}).step_seconds > 0);

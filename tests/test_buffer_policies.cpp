@@ -201,11 +201,11 @@ BOOST_AUTO_TEST_CASE(replayed_lru_equals_the_tally_of_the_forward_pass) {
   EngineOptions options;
   options.context = 256, options.n_threads = 1, options.topk_buffer = kCapacity;
   Engine engine(file, options);
-  ByHand session(engine);
+  ByHand sequence(engine);
   std::vector<int32_t> prompt(100);
   for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 31 % 250);
-  session.sync(prompt);
-  RecordedSteps steps(engine, session);
+  sequence.sync(prompt);
+  RecordedSteps steps(engine, sequence);
   steps.step(7);
   const Forward::BufferTally warm = engine.forward().buffer_tally();
   for (int32_t token = 50; token < 90; ++token) steps.step(token);

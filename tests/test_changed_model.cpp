@@ -96,10 +96,10 @@ BOOST_AUTO_TEST_CASE(a_name_that_goes_is_no_change) {
 // stored of the former bytes stays.
 BOOST_AUTO_TEST_CASE(no_request_is_answered_and_nothing_stays_stored) {
   const Changing changing;
-  TinySession(changing.model.path, changing.options).session->sync(random_tokens(2 * kPageTokens, 7));
+  TinySequence(changing.model.path, changing.options).sequence->sync(random_tokens(2 * kPageTokens, 7));
   const size_t n_former = changing.n_stored();
   BOOST_TEST(n_former > 0u);
-  TinySession opened(changing.model.path, changing.options);
+  TinySequence opened(changing.model.path, changing.options);
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(opened.file));
   GenerationOptions few;
   few.max_tokens = 4;
@@ -114,7 +114,7 @@ BOOST_AUTO_TEST_CASE(no_request_is_answered_and_nothing_stays_stored) {
   changing.change();
   BOOST_CHECK_EXCEPTION(ask(2), Error, is_of_change);
   BOOST_TEST(changing.n_stored() == n_former);
-  opened.session->sync(base());  // by hand: nothing of it is stored
+  opened.sequence->sync(base());  // by hand: nothing of it is stored
   opened.engine->prefix_cache()->flush();
   BOOST_TEST(changing.n_stored() == n_former);
 }
@@ -125,13 +125,13 @@ BOOST_AUTO_TEST_CASE(what_waits_to_be_stored_is_not) {
     Changing changing;
     changing.options.cache->write = WritePolicy::write_back;
     if (is_hashed_beside) changing.options.cache->most_hashed_first = 0;
-    const auto opened = std::make_unique<TinySession>(changing.model.path, changing.options);
-    opened->session->sync(base());
+    const auto opened = std::make_unique<TinySequence>(changing.model.path, changing.options);
+    opened->sequence->sync(base());
     const PrefixCache& prefixes = *opened->engine->prefix_cache();
     while (opened->engine->prefix_cache()->tend() && prefixes.is_unidentified()) std::this_thread::yield();
     changing.change();
     const auto warnings = opened->kept_warnings;
-    opened->session.reset(), opened->engine.reset();
+    opened->sequence.reset(), opened->engine.reset();
     BOOST_TEST(changing.n_stored() == 0u);
     BOOST_REQUIRE(warnings->size() == 1u);
     BOOST_TEST(contains(warnings->front(), "nothing of this run is kept"));

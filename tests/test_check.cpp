@@ -114,7 +114,7 @@ BOOST_AUTO_TEST_CASE(an_engine_does_not_deviate_from_its_like) {
   BOOST_TEST(found.n_same_choice == kTokens);
   BOOST_TEST(found.largest == 0);
   BOOST_TEST(found.first_pos == -1);
-  BOOST_TEST(found.stage == "");
+  BOOST_TEST(found.name == "");
 }
 
 BOOST_AUTO_TEST_CASE(a_wrong_layer_is_named) {
@@ -124,8 +124,8 @@ BOOST_AUTO_TEST_CASE(a_wrong_layer_is_named) {
     BOOST_TEST(found.n_rows == n_tokens);
     BOOST_TEST(found.first_pos == 0);
     BOOST_TEST(found.layer == 2);
-    BOOST_TEST(found.stage == "ffn_norm");
-    BOOST_TEST(found.stage_deviation == 1, boost::test_tools::tolerance(1e-6));
+    BOOST_TEST(found.name == "ffn_norm");
+    BOOST_TEST(found.deviation == 1, boost::test_tools::tolerance(1e-6));
     BOOST_TEST(found.largest > kDeviationTolerance);
   }
 }
@@ -136,7 +136,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_indexer_is_named_at_the_position_where_it_matters) 
       deviation_with([](const Weights& w) -> const Vector& { return w.layers[1].indexer.k_norm; }, -1);
   BOOST_TEST(found.first_pos >= kTopk);
   BOOST_TEST(found.layer == 1);
-  BOOST_TEST(found.stage == "index_k");
+  BOOST_TEST(found.name == "index_k");
 }
 
 BOOST_AUTO_TEST_CASE(a_deviation_after_the_layers_is_none_of_theirs) {
@@ -152,7 +152,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_finite_deviates) {
       deviation_with([](const Weights& w) -> const Vector& { return w.layers[0].attn_norm; }, NAN);
   BOOST_TEST(std::isinf(found.largest));
   BOOST_TEST(found.layer == 0);
-  BOOST_TEST(found.stage == "attn_norm");
+  BOOST_TEST(found.name == "attn_norm");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -43,15 +43,15 @@ BOOST_AUTO_TEST_CASE(what_is_chosen_is_attended_to) {
   for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 31 % 250);
 
   Engine engine(file, options);
-  ByHand session(engine);
+  ByHand sequence(engine);
   const auto logits_with = [&](std::optional<Chooser> chooser, const int32_t* forced) {
-    session.sync(prompt);
+    sequence.sync(prompt);
     std::optional<ChosenPositions> chosen;
-    if (chooser) chosen.emplace(engine, session, *chooser);
+    if (chooser) chosen.emplace(engine, sequence, *chooser);
     engine.forward().set_forced(0, {forced, nullptr, 1});
-    session.step(7);
+    sequence.step(7);
     engine.forward().set_forced(0, {});
-    return session.logits();
+    return sequence.logits();
   };
   std::vector<int32_t> latest;
   for (int64_t layer = 0; layer < kLayers; ++layer)

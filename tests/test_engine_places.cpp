@@ -7,7 +7,7 @@
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_file.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 using namespace dsv32;
 
@@ -45,16 +45,16 @@ struct Talk {
 
 Talk talk(Engine& engine) {
   const std::vector<int32_t> tokens = random_tokens(kPrompt + kAnswer, 3);
-  ByHand session(engine);
+  ByHand sequence(engine);
   Talk all;
-  all.n_held = session.sync(std::vector(tokens.begin(), tokens.begin() + kPrompt));
+  all.n_held = sequence.sync(std::vector(tokens.begin(), tokens.begin() + kPrompt));
   const auto keep = [&] {
     const std::vector<float> row = engine.forward().logits();
     all.logits.insert(all.logits.end(), row.begin(), row.end());
   };
   keep();
-  for (size_t i = kPrompt; i < tokens.size(); ++i) session.step(tokens[i]), keep();
-  all.remembered = remembered(engine, session);
+  for (size_t i = kPrompt; i < tokens.size(); ++i) sequence.step(tokens[i]), keep();
+  all.remembered = remembered(engine, sequence);
   return all;
 }
 
@@ -108,7 +108,7 @@ BOOST_AUTO_TEST_CASE(prefixes_are_shared_by_all_who_compute_the_same) {
 }
 
 // Of a prompt that is broken off while two of its chunks are between stages, others find what all stages
-// have, and its session goes on with another.
+// have, and its sequence goes on with another.
 BOOST_AUTO_TEST_CASE(nobody_finds_what_is_under_way) {
   const GgufFile file(tiny_path());
   EngineOptions options;
@@ -116,9 +116,9 @@ BOOST_AUTO_TEST_CASE(nobody_finds_what_is_under_way) {
   const std::vector<int32_t> prompt = random_tokens(230, 5);
   std::vector<int32_t> other = prompt;
   other.resize(150), other.push_back(7);
-  const auto logits_after = [](ByHand& session, const std::vector<int32_t>& tokens) {
-    session.sync(tokens);
-    return session.logits();
+  const auto logits_after = [](ByHand& sequence, const std::vector<int32_t>& tokens) {
+    sequence.sync(tokens);
+    return sequence.logits();
   };
   const auto expected_engine = open(file, {}, options);
   ByHand expected(*expected_engine);
@@ -129,36 +129,36 @@ BOOST_AUTO_TEST_CASE(nobody_finds_what_is_under_way) {
   ByHand broken_off(*engine), next(*engine);
   broken_off.hold(prompt);
   for (int i = 0; i < 3; ++i) broken_off.read_chunk(prompt);
-  BOOST_TEST(engine->forward().n_under_way(broken_off.timeline()) == 128);
+  BOOST_TEST(engine->forward().n_under_way(broken_off.cached()) == 128);
   BOOST_TEST(next.hold(prompt) == 64);
   BOOST_TEST((logits_after(next, prompt) == of_prompt));
   BOOST_TEST((logits_after(broken_off, other) == of_other));
-  BOOST_TEST(engine->forward().n_under_way(broken_off.timeline()) == 0);
+  BOOST_TEST(engine->forward().n_under_way(broken_off.cached()) == 0);
 }
 
-// A session that goes, or rests, in the middle of a prompt.
-BOOST_AUTO_TEST_CASE(sessions_end_while_their_prompts_are_under_way) {
+// A sequence that goes, or rests, in the middle of a prompt.
+BOOST_AUTO_TEST_CASE(sequences_end_while_their_prompts_are_under_way) {
   const GgufFile file(tiny_path());
   EngineOptions options;
   options.chunk = 32, options.cache.emplace();
   const std::vector<int32_t> prompt = random_tokens(230, 5);
   const auto engine = open(file, {3, 0}, options);
-  const auto break_off = [&](ByHand& session) {
-    session.hold(prompt);
-    while (session.read_chunk(prompt) < 160) continue;
-    BOOST_TEST(engine->forward().n_under_way(session.timeline()) == 64);
+  const auto break_off = [&](ByHand& sequence) {
+    sequence.hold(prompt);
+    while (sequence.read_chunk(prompt) < 160) continue;
+    BOOST_TEST(engine->forward().n_under_way(sequence.cached()) == 64);
   };
   {
-    ByHand session(*engine);
-    break_off(session);
+    ByHand sequence(*engine);
+    break_off(sequence);
   }
-  ByHand session(*engine);
-  BOOST_TEST(session.hold(prompt) == 64);
-  break_off(session);
-  session.rest();
-  BOOST_TEST(engine->forward().n_under_way(session.timeline()) == 0);
-  BOOST_TEST(session.hold(random_tokens(5, 6)) == 0);
-  BOOST_TEST(session.hold(prompt) == 128);
+  ByHand sequence(*engine);
+  BOOST_TEST(sequence.hold(prompt) == 64);
+  break_off(sequence);
+  sequence.rest();
+  BOOST_TEST(engine->forward().n_under_way(sequence.cached()) == 0);
+  BOOST_TEST(sequence.hold(random_tokens(5, 6)) == 0);
+  BOOST_TEST(sequence.hold(prompt) == 128);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -18,7 +18,7 @@
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 using namespace dsv32;
 
@@ -126,40 +126,40 @@ BOOST_AUTO_TEST_CASE(any_topk_buffer_equals_full_residency) {
 }
 
 // Resident as long as its slots hold it: it grows out of them, is cut back, and gets fewer and more of them.
-BOOST_AUTO_TEST_CASE(residency_comes_and_goes_with_a_timelines_length) {
+BOOST_AUTO_TEST_CASE(residency_comes_and_goes_with_a_sequences_length) {
   const std::vector<int32_t> tokens = random_tokens(kTokens, 1);
   const GgufFile file(tiny_path());
   Engine engine(file, options_of({.topk_buffer = 127}));
-  ByHand session(engine);
-  Timeline& timeline = session.timeline();
+  ByHand sequence(engine);
+  CachedSequence& cached = sequence.cached();
   const auto n_missed = [&] { return engine.forward().buffer_tally().n_misses; };
   // Decodes up to `end`, each step with the bits of full residency.
   const auto decode_to = [&](size_t end) {
     const std::vector<float>& expected = whole(KvType::fp8);
     const auto width = static_cast<size_t>(engine.args().vocab_size);
-    for (size_t i = static_cast<size_t>(timeline.n_tokens()); i < end; ++i) {
-      session.step(tokens[i]);
-      BOOST_TEST(std::memcmp(session.logits().data(), expected.data() + i * width, width * 4) == 0,
+    for (size_t i = static_cast<size_t>(cached.n_tokens()); i < end; ++i) {
+      sequence.step(tokens[i]);
+      BOOST_TEST(std::memcmp(sequence.logits().data(), expected.data() + i * width, width * 4) == 0,
                  "token " << i);
     }
   };
-  session.sync(std::span(tokens).first(100));
+  sequence.sync(std::span(tokens).first(100));
   decode_to(110);
-  BOOST_TEST(timeline.is_resident());
-  engine.cache().set_most_slots(timeline, 1);
-  BOOST_TEST(!timeline.is_resident());
+  BOOST_TEST(cached.is_resident());
+  engine.cache().set_most_slots(cached, 1);
+  BOOST_TEST(!cached.is_resident());
   decode_to(115);
   BOOST_TEST(n_missed() > 0);
-  engine.cache().set_most_slots(timeline, 2);
-  BOOST_TEST(timeline.is_resident());
+  engine.cache().set_most_slots(cached, 2);
+  BOOST_TEST(cached.is_resident());
   const int64_t n_before = n_missed();
   decode_to(128);
   BOOST_TEST(n_missed() == n_before);
   decode_to(kTokens);
-  BOOST_TEST(!timeline.is_resident());
+  BOOST_TEST(!cached.is_resident());
   BOOST_TEST(n_missed() > n_before);
-  engine.cache().truncate(timeline, 70);
-  BOOST_TEST(timeline.is_resident());
+  engine.cache().truncate(cached, 70);
+  BOOST_TEST(cached.is_resident());
   decode_to(kTokens);
 }
 
@@ -167,17 +167,17 @@ BOOST_AUTO_TEST_CASE(prefill_in_a_chunk_then_decode_through_the_buffer_equals_fu
   const std::vector<int32_t> tokens = random_tokens(kTokens, 1);
   const GgufFile file(tiny_path());
   Engine engine(file, options_of({.topk_buffer = 40}));
-  ByHand session(engine);
-  std::vector<float> logits = session.all_logits(std::span(tokens).first(100));
+  ByHand sequence(engine);
+  std::vector<float> logits = sequence.all_logits(std::span(tokens).first(100));
   for (size_t i = 100; i < tokens.size(); ++i) {
-    session.step(tokens[i]);
-    logits.insert(logits.end(), session.logits().begin(), session.logits().end());
+    sequence.step(tokens[i]);
+    logits.insert(logits.end(), sequence.logits().begin(), sequence.logits().end());
   }
   BOOST_TEST(same_bits(logits, whole(KvType::fp8)));
   BOOST_TEST(engine.forward().buffer_tally().n_misses > 0);
 }
 
-// What the session holds already, of the same prompt or of another that begins like it, changes nothing: cut
+// What the sequence holds already, of the same prompt or of another that begins like it, changes nothing: cut
 // at random, once with a single token left.
 BOOST_AUTO_TEST_CASE(a_held_beginning_changes_nothing) {
   const std::vector<int32_t> tokens = random_tokens(kTokens, 1), others = random_tokens(kTokens, 2);
@@ -186,14 +186,14 @@ BOOST_AUTO_TEST_CASE(a_held_beginning_changes_nothing) {
   Rng rng(3);
   for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>(), std::optional<int64_t>(40)}) {
     Engine engine(file, options_of({.chunk = 64, .topk_buffer = topk_buffer}));
-    ByHand session(engine);
+    ByHand sequence(engine);
     for (size_t i = 0; i < 4; ++i) {
       const size_t n = i == 0 ? kTokens - 1 : 1 + rng.next() % (kTokens - 1);
       std::vector<int32_t> mixed(tokens.begin(), tokens.begin() + static_cast<int64_t>(n));
       mixed.insert(mixed.end(), others.begin(), others.begin() + static_cast<int64_t>(rng.next() % 20));
-      session.sync(mixed);
-      BOOST_TEST(session.sync(tokens) >= static_cast<int64_t>(n));
-      BOOST_TEST(same_bits(session.logits(), {expected.end() - engine.args().vocab_size, expected.end()}),
+      sequence.sync(mixed);
+      BOOST_TEST(sequence.sync(tokens) >= static_cast<int64_t>(n));
+      BOOST_TEST(same_bits(sequence.logits(), {expected.end() - engine.args().vocab_size, expected.end()}),
                  n << " tokens held");
     }
   }
@@ -205,14 +205,14 @@ BOOST_AUTO_TEST_CASE(a_forgotten_tail_leaves_no_trace) {
   mixed.insert(mixed.end(), others.begin(), others.begin() + 60);
   const GgufFile file(tiny_path());
   Engine engine(file, options_of({.chunk = 16, .topk_buffer = 40}));
-  ByHand session(engine);
-  session.sync(mixed);
-  for (int32_t i = 0; i < 10; ++i) session.step(i);
-  BOOST_TEST(session.sync(tokens) == 70);
+  ByHand sequence(engine);
+  sequence.sync(mixed);
+  for (int32_t i = 0; i < 10; ++i) sequence.step(i);
+  BOOST_TEST(sequence.sync(tokens) == 70);
   const std::vector<float>& expected = whole(KvType::fp8);
-  BOOST_TEST(same_bits(session.logits(), {expected.end() - engine.args().vocab_size, expected.end()}));
-  BOOST_TEST(session.sync(tokens) == kTokens - 1);  // nothing new: the last token's logits again
-  BOOST_TEST(same_bits(session.logits(), {expected.end() - engine.args().vocab_size, expected.end()}));
+  BOOST_TEST(same_bits(sequence.logits(), {expected.end() - engine.args().vocab_size, expected.end()}));
+  BOOST_TEST(sequence.sync(tokens) == kTokens - 1);  // nothing new: the last token's logits again
+  BOOST_TEST(same_bits(sequence.logits(), {expected.end() - engine.args().vocab_size, expected.end()}));
 }
 
 BOOST_AUTO_TEST_CASE(any_number_of_threads_equals_one) {
@@ -242,13 +242,13 @@ BOOST_AUTO_TEST_CASE(a_generation_is_reproducible_by_its_seed) {
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
   const auto generated = [&](uint64_t seed, const Run& run) {
     Engine engine(file, options_of(run));
-    ByHand session(engine);
+    ByHand sequence(engine);
     GenerationOptions options;
     options.sampling.seed = seed;
     options.max_tokens = 40;
     options.n_top_logprobs = 3;
     Listener silent;
-    const GenerationResult result = generate(session, *tokenizer, random_tokens(50, 3), options, silent);
+    const GenerationResult result = generate(sequence, *tokenizer, random_tokens(50, 3), options, silent);
     std::vector<std::pair<int32_t, float>> records;
     for (const TokenRecord& record : result.logprobs) {
       records.emplace_back(record.chosen.id, record.chosen.logprob);

@@ -15,7 +15,7 @@
 #include "tests/support/scaled_model.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 using namespace dsv32;
 

@@ -127,10 +127,10 @@ class StageCollector {
     for (const int32_t pos : golden_.ints("stage_positions")) {
       const auto begin = static_cast<int64_t>(pos) * seen.width;
       if (!seen.ints.empty()) {
-        auto& ints = ints_[prefix + seen.stage];
+        auto& ints = ints_[prefix + seen.name];
         ints.insert(ints.end(), seen.ints.begin() + begin, seen.ints.begin() + begin + seen.width);
       } else {
-        auto& values = values_[prefix + seen.stage];
+        auto& values = values_[prefix + seen.name];
         values.insert(values.end(), seen.values.begin() + begin, seen.values.begin() + begin + seen.width);
       }
     }

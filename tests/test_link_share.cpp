@@ -14,7 +14,7 @@
 #include "tests/support/island_backend.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tiny_file.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 using namespace dsv32;
 
@@ -65,7 +65,7 @@ std::vector<float> logits_of(const Way& way) {
     if (!layer.is_dense) n_link = std::max(n_link, link_window_bytes(layer.experts.routed));
   Forward forward(stages, args, weights, cache, StageSizes{64, kContext, n_link});
 
-  std::vector<std::unique_ptr<Timeline>> timelines;
+  std::vector<std::unique_ptr<CachedSequence>> sequences;
   std::vector<std::vector<int32_t>> tokens;
   std::vector<float> all;
   const auto keep = [&] {
@@ -73,22 +73,22 @@ std::vector<float> logits_of(const Way& way) {
     all.insert(all.end(), rows.begin(), rows.begin() + args.vocab_size);
   };
   for (int64_t s = 0; s < way.n_company; ++s) {
-    timelines.push_back(cache.open());
+    sequences.push_back(cache.open());
     tokens.push_back(random_tokens(kPrompt + kDecoded, static_cast<uint64_t>(s) + 1));
     for (int64_t at = 0; at < kPrompt; at += way.chunk) {
       const int64_t n = std::min(way.chunk, kPrompt - at);
       const auto chunk = tokens.back().begin() + at;
-      forward.run({Role::prefill, {timelines.back().get()}, {chunk, chunk + n}, at + n == kPrompt});
+      forward.run({Role::prefill, {sequences.back().get()}, {chunk, chunk + n}, at + n == kPrompt});
     }
     if (s == 0) keep();
   }
   for (size_t i = kPrompt; i < static_cast<size_t>(kPrompt + kDecoded); ++i) {
     Step step{Role::decode, {}, {}};
-    for (size_t s = 0; s < timelines.size(); ++s)
-      step.timelines.push_back(timelines[s].get()), step.tokens.push_back(tokens[s][i]);
+    for (size_t s = 0; s < sequences.size(); ++s)
+      step.sequences.push_back(sequences[s].get()), step.tokens.push_back(tokens[s][i]);
     forward.run(step), keep();
   }
-  for (const auto& timeline : timelines) cache.close(*timeline);
+  for (const auto& sequence : sequences) cache.close(*sequence);
   return all;
 }
 

@@ -1,4 +1,4 @@
-// Many timelines and requests at a time: what becomes of each is what becomes of it alone.
+// Many sequences and requests at a time: what becomes of each is what becomes of it alone.
 #include <boost/test/unit_test.hpp>
 #include <map>
 #include <memory>
@@ -10,11 +10,11 @@
 #include "engine/sequence.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/generate_by_hand.h"
-#include "tests/support/many_timelines.h"
+#include "tests/support/many_sequences.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_file.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 using namespace dsv32;
 
@@ -40,11 +40,11 @@ struct Scene {
   GgufFile file{tiny_path()};
   std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
   std::unique_ptr<Engine> engine;
-  std::vector<std::unique_ptr<ByHand>> sessions;
+  std::vector<std::unique_ptr<ByHand>> sequences;
 
   explicit Scene(int64_t max_seqs, std::optional<int64_t> topk_buffer = {})
       : Scene(small(max_seqs, 256 * max_seqs, topk_buffer)) {
-    for (int64_t i = 0; i < max_seqs; ++i) sessions.push_back(std::make_unique<ByHand>(*engine));
+    for (int64_t i = 0; i < max_seqs; ++i) sequences.push_back(std::make_unique<ByHand>(*engine));
   }
   explicit Scene(const EngineOptions& options) : engine(std::make_unique<Engine>(file, options)) {}
 
@@ -60,12 +60,12 @@ struct Scene {
     options.sampling.seed = i;
     options.max_tokens = 20 + static_cast<int64_t>(i) * 7;
     options.n_top_logprobs = static_cast<int64_t>(i);
-    return {sessions.empty() ? nullptr : sessions[i % sessions.size()].get(), tokenizer.get(),
+    return {sequences.empty() ? nullptr : sequences[i % sequences.size()].get(), tokenizer.get(),
             random_tokens(40 + static_cast<int64_t>(i) * 25, i), options};
   }
 };
 
-EngineOptions many_timelines(std::optional<int64_t> topk_buffer = {}) {
+EngineOptions many_sequences(std::optional<int64_t> topk_buffer = {}) {
   EngineOptions options;
   options.n_threads = 1, options.chunk = 64, options.topk_buffer = topk_buffer;
   return options;
@@ -95,7 +95,7 @@ BOOST_AUTO_TEST_CASE(three_requests_interleaved_are_answered_as_each_alone) {
       Ear ear;
       const Request request = scene.request(i);
       alone.push_back(
-          records_of(generate(*scene.sessions[0], *scene.tokenizer, request.prompt, request.options, ear)));
+          records_of(generate(*scene.sequences[0], *scene.tokenizer, request.prompt, request.options, ear)));
       texts.push_back(ear.text);
     }
     Scene scene(3, topk_buffer);
@@ -122,8 +122,8 @@ BOOST_AUTO_TEST_CASE(a_held_prompt_is_answered_without_reading) {
   Scene scene(2);
   Loop& loop = scene.engine->loop();
   Request read = scene.request(1), held = scene.request(1);
-  read.sequence = scene.sessions[0].get(), held.sequence = scene.sessions[1].get();
-  scene.sessions[1]->sync(std::span(held.prompt).first(held.prompt.size() - 1));
+  read.sequence = scene.sequences[0].get(), held.sequence = scene.sequences[1].get();
+  scene.sequences[1]->sync(std::span(held.prompt).first(held.prompt.size() - 1));
   held.is_held = true;
   Ear ears[2];
   const int64_t numbers[] = {loop.add(read, ears[0]), loop.add(held, ears[1])};
@@ -151,7 +151,8 @@ BOOST_AUTO_TEST_CASE(many_requests_in_small_pools_are_answered_as_each_alone) {
     Scene scene(1);
     Ear ear;
     const Request one = request(scene, i);
-    alone.push_back(records_of(generate(*scene.sessions[0], *scene.tokenizer, one.prompt, one.options, ear)));
+    alone.push_back(
+        records_of(generate(*scene.sequences[0], *scene.tokenizer, one.prompt, one.options, ear)));
   }
   struct Pools {
     int64_t n_rows, n_keys, buffer, n_slots;
@@ -207,7 +208,7 @@ BOOST_AUTO_TEST_CASE(a_prefix_that_several_wait_for_is_computed_once) {
     BOOST_TEST(result.n_cached_tokens == (i == 0 ? 0 : 192));
     Scene alone(1);
     Ear ear;
-    BOOST_TEST((records_of(result) == records_of(generate(*alone.sessions[0], *alone.tokenizer,
+    BOOST_TEST((records_of(result) == records_of(generate(*alone.sequences[0], *alone.tokenizer,
                                                           requests[i].prompt, requests[i].options, ear))));
   }
   BOOST_TEST(n_most > 3);
@@ -232,7 +233,7 @@ BOOST_AUTO_TEST_CASE(one_request_that_ends_early_leaves_the_others_alone) {
   Ear ear;
   const Request request = alone.request(2);
   const Records expected =
-      records_of(generate(*alone.sessions[0], *alone.tokenizer, request.prompt, request.options, ear));
+      records_of(generate(*alone.sequences[0], *alone.tokenizer, request.prompt, request.options, ear));
   BOOST_TEST((records_of(loop.take(c)) == expected));
   BOOST_TEST(
       std::vector(other.n_done.begin(), other.n_done.begin() + 4) == (std::vector<int64_t>{0, 8, 16, 16}),
@@ -258,7 +259,7 @@ BOOST_AUTO_TEST_CASE(a_place_that_an_interruption_leaves_is_taken) {
     BOOST_TEST((loop.take(numbers[i]).finish_reason == FinishReason::interrupted) == (i < 3));
 }
 
-// The session of a talk is there for its next request, unless somebody else asked in between.
+// The sequence of a talk is there for its next request, unless somebody else asked in between.
 BOOST_AUTO_TEST_CASE(a_talk_goes_on_where_it_was) {
   Scene scene(Scene::small(2, 512, {}));
   Loop& loop = scene.engine->loop();
@@ -289,7 +290,7 @@ BOOST_AUTO_TEST_CASE(thinking_and_answer_have_limits_of_their_own) {
     request.options.max_answer = max_answer, request.options.max_thinking = max_thinking;
     request.options.max_tokens = max_tokens;
     Ear ear;
-    return generate(*scene.sessions[0], *scene.tokenizer, request.prompt, request.options, ear);
+    return generate(*scene.sequences[0], *scene.tokenizer, request.prompt, request.options, ear);
   };
   const GenerationResult both = answered(7, 5, -1), none = answered(7, 0, -1), sum = answered(7, -1, 9);
   BOOST_TEST((both.n_thinking_tokens == 6 && both.n_answer_tokens() == 7 && both.logprobs.size() == 12));
@@ -315,7 +316,7 @@ BOOST_AUTO_TEST_CASE(a_prompt_that_is_left_in_a_chunk) {
   Scene scene(1), fresh(1);
   const Request request = scene.request(0);
   const auto answer = [&](Scene& where, Listener& listener) {
-    return generate(*where.sessions[0], *where.tokenizer, request.prompt, request.options, listener);
+    return generate(*where.sequences[0], *where.tokenizer, request.prompt, request.options, listener);
   };
   Ear expected;
   const Records records = records_of(answer(fresh, expected));
@@ -324,11 +325,11 @@ BOOST_AUTO_TEST_CASE(a_prompt_that_is_left_in_a_chunk) {
     ear.n_before_stop = n_before;
     BOOST_TEST((answer(scene, ear).finish_reason == FinishReason::interrupted));
     BOOST_TEST(ear.text.empty());
-    BOOST_TEST(std::ssize(scene.sessions[0]->tokens()) < std::ssize(request.prompt));
+    BOOST_TEST(std::ssize(scene.sequences[0]->tokens()) < std::ssize(request.prompt));
     if (n_before % 20 != 0) continue;
     Ear again;
     BOOST_TEST((records_of(answer(scene, again)) == records));
-    scene.sessions[0]->hold(std::vector<int32_t>{request.prompt.back()});
+    scene.sequences[0]->hold(std::vector<int32_t>{request.prompt.back()});
   }
   Ear ear;
   BOOST_TEST((records_of(answer(scene, ear)) == records));
@@ -347,7 +348,7 @@ BOOST_AUTO_TEST_CASE(a_request_whose_turn_throws_leaves_the_loop) {
   const Request request = scene.request(0);
   const auto answer = [&](Scene& where, Listener& listener) {
     return records_of(
-        generate(*where.sessions[0], *where.tokenizer, request.prompt, request.options, listener));
+        generate(*where.sequences[0], *where.tokenizer, request.prompt, request.options, listener));
   };
   for (const int n_before : {1, 12}) {  // in the prompt, in the answer
     Failing failing;
@@ -425,15 +426,15 @@ BOOST_AUTO_TEST_CASE(a_request_that_cannot_be_admitted_is_alone_in_that) {
   BOOST_TEST(n_refused > 0);
 }
 
-BOOST_AUTO_TEST_CASE(timelines_at_random_equal_each_alone) {
-  ManyTimelines(tiny_path(), many_timelines()).run(kIsSanitized ? 100 : 600);
-  ManyTimelines(tiny_path(), many_timelines(40)).run(kIsSanitized ? 100 : 300);
+BOOST_AUTO_TEST_CASE(sequences_at_random_equal_each_alone) {
+  ManySequences(tiny_path(), many_sequences()).run(kIsSanitized ? 100 : 600);
+  ManySequences(tiny_path(), many_sequences(40)).run(kIsSanitized ? 100 : 300);
 }
 
-BOOST_AUTO_TEST_CASE(timelines_at_random_ten_thousand_steps,
+BOOST_AUTO_TEST_CASE(sequences_at_random_ten_thousand_steps,
                      *boost::unit_test::label("long") * boost::unit_test::disabled()) {
-  ManyTimelines(tiny_path(), many_timelines()).run(10000);
-  ManyTimelines(tiny_path(), many_timelines(40)).run(10000);
+  ManySequences(tiny_path(), many_sequences()).run(10000);
+  ManySequences(tiny_path(), many_sequences(40)).run(10000);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -280,7 +280,7 @@ class Reading {
   Model& model_;
 };
 
-// Each line on a session of its own, in a cache that holds nothing else.
+// Each line on a sequence of its own, in a cache that holds nothing else.
 Answers answers_alone(const std::string& path, Options options) {
   options.engine.gpu_mem.clear(), options.engine.host_mem.reset();
   Model model(options);
@@ -291,8 +291,8 @@ Answers answers_alone(const std::string& path, Options options) {
       if (item.error) continue;
       GenerationOptions asked = item.request.options;
       asked.thinking = item.prompt.thinking;
-      ByHand session(model.engine());
-      item.result = generate(session, model.tokenizer(), item.prompt.ids, asked, nobody);
+      ByHand sequence(model.engine());
+      item.result = generate(sequence, model.tokenizer(), item.prompt.ids, asked, nobody);
     } catch (const Error& error) {
       item.error = error;
     }

@@ -11,7 +11,7 @@
 #include "tests/support/supported_types.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 using namespace dsv32;
 

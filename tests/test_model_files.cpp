@@ -38,10 +38,10 @@ std::vector<float> run(const TinyModel& shape) {
   write_tiny_model(path, shape);
   const GgufFile file(path);
   Engine engine(file, small_context());
-  ByHand session(engine);
+  ByHand sequence(engine);
   const int32_t token = 1;
-  session.sync(std::span(&token, 1));
-  return session.logits();
+  sequence.sync(std::span(&token, 1));
+  return sequence.logits();
 }
 
 void check_refused(const TinyModel& shape, const std::string& named) {
@@ -184,11 +184,11 @@ BOOST_AUTO_TEST_CASE(damaged_weights_stop_the_run) {
     std::fclose(out);
     const GgufFile file(path);
     Engine engine(file, small_context());
-    ByHand session(engine);
+    ByHand sequence(engine);
     const std::vector<int32_t> tokens = {1, 2, 3};
-    session.sync(tokens);
+    sequence.sync(tokens);
     OneRow sampler({}, engine.backend());
-    const std::span logits(session.device_logits(), static_cast<size_t>(engine.args().vocab_size));
+    const std::span logits(sequence.device_logits(), static_cast<size_t>(engine.args().vocab_size));
     if (std::string(name) == "blk.1.exp_probs_b.bias") {
       BOOST_CHECK_NO_THROW(sampler.sample(logits));  // a bias only orders experts: any choice is finite
       continue;
@@ -223,9 +223,9 @@ BOOST_AUTO_TEST_CASE(a_prompt_that_does_not_fit_is_refused_with_the_counts) {
   write_tiny_model(path, small_shape());
   const GgufFile file(path);
   Engine engine(file, small_context());
-  ByHand session(engine);
+  ByHand sequence(engine);
   const auto refused = [&](const std::vector<int32_t>& tokens, ErrorKind kind, const char* part) {
-    BOOST_CHECK_EXCEPTION(session.sync(tokens), Error, [&](const Error& error) {
+    BOOST_CHECK_EXCEPTION(sequence.sync(tokens), Error, [&](const Error& error) {
       return error.kind() == kind && contains(error.what(), part);
     });
   };
@@ -233,8 +233,8 @@ BOOST_AUTO_TEST_CASE(a_prompt_that_does_not_fit_is_refused_with_the_counts) {
   refused({}, ErrorKind::usage, "empty");
   refused({1, -1}, ErrorKind::usage, "-1");
   refused({1, 1 << 20}, ErrorKind::usage, "1048576");
-  session.sync(std::vector<int32_t>(64, 1));
-  BOOST_CHECK_THROW(session.step(1), Error);
+  sequence.sync(std::vector<int32_t>(64, 1));
+  BOOST_CHECK_THROW(sequence.step(1), Error);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

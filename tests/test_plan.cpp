@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(everything_that_is_allocated_is_planned) {
       const Forward forward({&stage, 1}, args, weights, cache,
                             StageSizes{plan.chunk, plan.cache.max_context});
       const RowSampler sampler(backend, plan.cache.max_seqs);
-      const std::unique_ptr<Timeline> timeline = cache.open();
+      const std::unique_ptr<CachedSequence> sequence = cache.open();
       const uint64_t n_used = backend.memory_info(Place::host).n_bytes_used - n_before;
       const uint64_t n_planned = plan.n_bytes(Place::device) + plan.n_bytes(Place::host);
       const uint64_t n_frequency_bytes = static_cast<uint64_t>(args.qk_rope_head_dim / 2) * sizeof(float);
@@ -273,12 +273,12 @@ BOOST_AUTO_TEST_CASE(logits_are_planned_for_a_step_of_all_sequences) {
   EngineOptions options;
   options.backend = "cpu", options.context = 64, options.max_seqs = 12, options.pool = 12 * 64;
   Engine engine(file, options);
-  std::vector<std::unique_ptr<ByHand>> sessions;
+  std::vector<std::unique_ptr<ByHand>> sequences;
   Step step{Role::decode, {}, std::vector<int32_t>(12, 7)};
   for (size_t i = 0; i < step.tokens.size(); ++i) {
-    sessions.push_back(std::make_unique<ByHand>(engine));
-    sessions.back()->sync(std::vector<int32_t>{1, 2, 3});
-    step.timelines.push_back(&sessions.back()->timeline());
+    sequences.push_back(std::make_unique<ByHand>(engine));
+    sequences.back()->sync(std::vector<int32_t>{1, 2, 3});
+    step.sequences.push_back(&sequences.back()->cached());
   }
   engine.forward().run(step);
   const uint64_t n_planned = engine.plan().n_bytes(Place::device) + engine.plan().n_bytes(Place::host);

@@ -1,4 +1,4 @@
-// Prefixes that outlive their session and their engine: what is restored is what would be computed, bit for
+// Prefixes that outlive their sequence and their engine: what is restored is what would be computed, bit for
 // bit, wherever a prompt leaves the known one; and every fault is a miss.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kRandomSplits = kIsSanitized ? 5 : 200;
 
-// A session that computes everything itself.
+// A sequence that computes everything itself.
 struct Cold {
   Opened opened;
   explicit Cold(KvType kv_type) : opened(options_without_cache(kv_type)) {}
@@ -39,21 +39,21 @@ struct Cold {
 };
 
 void check_restored(Opened& warm, Cold& cold, const std::vector<int32_t>& tokens, int64_t n_expected) {
-  BOOST_TEST(warm.session->sync(tokens) == n_expected);
-  cold.opened.session->sync(tokens);
-  BOOST_TEST((warm.session->logits() == cold.opened.session->logits()));
+  BOOST_TEST(warm.sequence->sync(tokens) == n_expected);
+  cold.opened.sequence->sync(tokens);
+  BOOST_TEST((warm.sequence->logits() == cold.opened.sequence->logits()));
   BOOST_TEST(
-      (remembered(*warm.engine, *warm.session) == remembered(*cold.opened.engine, *cold.opened.session)));
+      (remembered(*warm.engine, *warm.sequence) == remembered(*cold.opened.engine, *cold.opened.sequence)));
 }
 
-std::string greedy(ByHand& session, const Tokenizer& tokenizer, const std::vector<int32_t>& prompt,
+std::string greedy(ByHand& sequence, const Tokenizer& tokenizer, const std::vector<int32_t>& prompt,
                    int64_t* n_cached = nullptr, bool thinking = false) {
   GenerationOptions options;
   options.sampling.temperature = 0;
   options.max_tokens = 100;
   options.thinking = thinking;
   Listener silent;
-  const GenerationResult result = generate(session, tokenizer, prompt, options, silent);
+  const GenerationResult result = generate(sequence, tokenizer, prompt, options, silent);
   if (n_cached) *n_cached = result.n_cached_tokens;
   return result.completion.reasoning + "|" + result.completion.content;
 }
@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(restored_is_recomputed_at_every_split) {
       BOOST_TEST_INFO("split at " << split);
       check_restored(warm, cold, leaving_at(split), std::min(split, n_stored));
       BOOST_TEST(warm.warnings.empty());
-      warm.engine->prefix_cache()->forget(warm.session->timeline());
+      warm.engine->prefix_cache()->forget(warm.sequence->cached());
     }
   }
 }
@@ -101,15 +101,15 @@ BOOST_AUTO_TEST_CASE(turns_of_a_conversation_go_on_from_disk) {
     std::vector<Message> messages{{Message::Role::user, std::string(200, 'a') + " what is a row?", {}}};
     const std::vector<int32_t> question = format.encode(messages, thinking);
     Cold cold(KvType::fp8);
-    const std::string expected = greedy(*cold.opened.session, *tokenizer, question, nullptr, thinking);
+    const std::string expected = greedy(*cold.opened.sequence, *tokenizer, question, nullptr, thinking);
     int64_t n_cached = -1;
     {
       Opened first(options_in(dir.file("cache")));
-      BOOST_TEST(greedy(*first.session, *tokenizer, question, &n_cached, thinking) == expected);
+      BOOST_TEST(greedy(*first.sequence, *tokenizer, question, &n_cached, thinking) == expected);
       BOOST_TEST(n_cached == 0);
     }
     Opened again(options_in(dir.file("cache")));
-    BOOST_TEST(greedy(*again.session, *tokenizer, question, &n_cached, thinking) == expected);
+    BOOST_TEST(greedy(*again.sequence, *tokenizer, question, &n_cached, thinking) == expected);
     BOOST_TEST(n_cached >= std::ssize(question) / kPageTokens * kPageTokens - (thinking ? kPageTokens : 0));
     // In thinking mode nothing from the last <｜Assistant｜> on is kept.
     const int64_t n_pages = again.engine->prefix_cache()->tree().n_pages();
@@ -119,29 +119,28 @@ BOOST_AUTO_TEST_CASE(turns_of_a_conversation_go_on_from_disk) {
     messages.push_back({Message::Role::assistant, expected.substr(expected.find('|') + 1), "dropped"});
     messages.push_back({Message::Role::user, "and a page?", {}});
     const std::vector<int32_t> next = format.encode(messages, thinking);
-    greedy(*again.session, *tokenizer, next, &n_cached, thinking);
+    greedy(*again.sequence, *tokenizer, next, &n_cached, thinking);
     BOOST_TEST(n_cached >= std::ssize(question) - 2 - (thinking ? kPageTokens : 0));
     BOOST_TEST(n_cached < std::ssize(next));
   }
 }
 
-// Two sessions of one engine: the second computes nothing that the first has, and takes nothing from it.
-BOOST_AUTO_TEST_CASE(sessions_share_pages_in_memory) {
+// Two sequences of one engine: the second computes nothing that the first has, and takes nothing from it.
+BOOST_AUTO_TEST_CASE(sequences_share_pages_in_memory) {
   EngineOptions options = options_in("");
   options.max_seqs = 2;
   Opened opened(options);
   Cold cold(KvType::fp8);
-  opened.session->sync(base());
-  const std::vector<uint8_t> before = remembered(*opened.engine, *opened.session);
+  opened.sequence->sync(base());
+  const std::vector<uint8_t> before = remembered(*opened.engine, *opened.sequence);
   ByHand other(*opened.engine);
   const int64_t split = 3 * kPageTokens + 17;
   BOOST_TEST(other.sync(leaving_at(split)) == split);
-  cold.opened.session->sync(leaving_at(split));
-  BOOST_TEST((other.logits() == cold.opened.session->logits()));
-  BOOST_TEST((remembered(*opened.engine, *opened.session) == before));
-  for (int64_t i = 0; i < 3; ++i)
-    BOOST_TEST((other.timeline().page(i) == opened.session->timeline().page(i)));
-  BOOST_TEST((other.timeline().page(3) != opened.session->timeline().page(3)));
+  cold.opened.sequence->sync(leaving_at(split));
+  BOOST_TEST((other.logits() == cold.opened.sequence->logits()));
+  BOOST_TEST((remembered(*opened.engine, *opened.sequence) == before));
+  for (int64_t i = 0; i < 3; ++i) BOOST_TEST((other.cached().page(i) == opened.sequence->cached().page(i)));
+  BOOST_TEST((other.cached().page(3) != opened.sequence->cached().page(3)));
 }
 
 // The pool holds eight pages: what is remembered gives way, up to a prompt that fills the context.
@@ -154,13 +153,13 @@ BOOST_AUTO_TEST_CASE(remembered_pages_give_way) {
     Cold cold(KvType::fp8);
     for (const uint64_t seed : {2, 3, 2, 4, 2}) {
       const std::vector<int32_t> tokens = random_tokens(seed == 4 ? 512 : 330, seed);
-      const int64_t n_held = opened.session->sync(tokens);
-      cold.opened.session->sync(tokens);
-      BOOST_TEST((opened.session->logits() == cold.opened.session->logits()));
+      const int64_t n_held = opened.sequence->sync(tokens);
+      cold.opened.sequence->sync(tokens);
+      BOOST_TEST((opened.sequence->logits() == cold.opened.sequence->logits()));
       BOOST_TEST(n_held >= 0);
     }
     // From disk, after all the others: the last is held in the pool still.
-    BOOST_TEST(opened.session->sync(random_tokens(330, 3)) == 5 * kPageTokens);
+    BOOST_TEST(opened.sequence->sync(random_tokens(330, 3)) == 5 * kPageTokens);
     BOOST_TEST(opened.warnings.empty());
   }
 }
@@ -173,7 +172,7 @@ BOOST_AUTO_TEST_CASE(what_is_written_back_is_stored_at_the_end) {
   options.cache->write = WritePolicy::write_back;
   {
     Opened opened(options);
-    opened.session->sync(base());
+    opened.sequence->sync(base());
     BOOST_TEST(n_on_disk(opened) == 0);
   }
   Opened opened(options);
@@ -189,7 +188,7 @@ BOOST_AUTO_TEST_CASE(branches_are_stored_from_where_they_leave) {
   branch.insert(branch.end(), rest.begin(), rest.end());
   {
     Opened opened(options_in(dir.file("cache")));
-    BOOST_TEST(opened.session->sync(branch) == 3 * kPageTokens);
+    BOOST_TEST(opened.sequence->sync(branch) == 3 * kPageTokens);
   }
   Opened opened(options_in(dir.file("cache")));
   BOOST_TEST(opened.engine->prefix_cache()->tree().n_disk_pages() == kBase / kPageTokens + 2);
@@ -212,14 +211,14 @@ BOOST_AUTO_TEST_CASE(damaged_pages_are_computed_again) {
   Cold cold(KvType::fp8);
   {
     Opened warm(options_in(cache));
-    const int64_t n_held = warm.session->sync(leaving_at(kBase));
+    const int64_t n_held = warm.sequence->sync(leaving_at(kBase));
     BOOST_TEST(n_held < kBase / kPageTokens * kPageTokens);
-    cold.opened.session->sync(leaving_at(kBase));
-    BOOST_TEST((warm.session->logits() == cold.opened.session->logits()));
+    cold.opened.sequence->sync(leaving_at(kBase));
+    BOOST_TEST((warm.sequence->logits() == cold.opened.sequence->logits()));
     BOOST_TEST(warm.warnings.size() == 1u);
   }
   Opened healed(options_in(cache));
-  BOOST_TEST(healed.session->sync(leaving_at(kBase)) == kBase / kPageTokens * kPageTokens);
+  BOOST_TEST(healed.sequence->sync(leaving_at(kBase)) == kBase / kPageTokens * kPageTokens);
   BOOST_TEST(healed.warnings.empty());
 }
 
@@ -231,8 +230,8 @@ BOOST_AUTO_TEST_CASE(a_prefetch_is_taken_up) {
   const GgufFile file(tiny_path());
   const std::vector<int32_t> tokens = leaving_at(kBase);
   Engine engine(file, options, [&](PrefixCache& prefixes) { prefixes.prefetch(tokens); });
-  ByHand session(engine);
-  BOOST_TEST(session.sync(tokens) == kBase / kPageTokens * kPageTokens);
+  ByHand sequence(engine);
+  BOOST_TEST(sequence.sync(tokens) == kBase / kPageTokens * kPageTokens);
 }
 
 // A disk that hangs: the prompt is computed after the time that the policy gives it, to the same bits.
@@ -257,18 +256,18 @@ BOOST_AUTO_TEST_CASE(a_hanging_disk_is_not_waited_for) {
     Opened warm(options);
     hangs = true;
     const auto start = std::chrono::steady_clock::now();
-    BOOST_TEST(warm.session->sync(leaving_at(kBase)) == 0);
+    BOOST_TEST(warm.sequence->sync(leaving_at(kBase)) == 0);
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
     BOOST_TEST(passed.count() < 20.0);  // as long as computing takes, twice
     Cold cold(KvType::fp8);
-    cold.opened.session->sync(leaving_at(kBase));
-    BOOST_TEST((warm.session->logits() == cold.opened.session->logits()));
+    cold.opened.sequence->sync(leaving_at(kBase));
+    BOOST_TEST((warm.sequence->logits() == cold.opened.sequence->logits()));
     const std::lock_guard lock(mutex);
     hangs = false;
     changed.notify_all();
   }
   Opened again(options);
-  BOOST_TEST(again.session->sync(leaving_at(kBase)) == kBase / kPageTokens * kPageTokens);
+  BOOST_TEST(again.sequence->sync(leaving_at(kBase)) == kBase / kPageTokens * kPageTokens);
 }
 
 // Pages whose checksums are right and whose values are not: the run fails once, and the next one is clean.
@@ -288,15 +287,15 @@ BOOST_AUTO_TEST_CASE(pages_that_lead_nowhere_are_removed) {
     BOOST_REQUIRE(store->store({}, 0, std::span(base()).first(2 * kPageTokens), pages));
   }
   Cold cold(KvType::fp8);
-  const std::string expected = greedy(*cold.opened.session, *tokenizer, base());
+  const std::string expected = greedy(*cold.opened.sequence, *tokenizer, base());
   {
     Opened poisoned(options);
-    BOOST_CHECK_THROW(greedy(*poisoned.session, *tokenizer, base()), Error);
+    BOOST_CHECK_THROW(greedy(*poisoned.sequence, *tokenizer, base()), Error);
     BOOST_TEST(poisoned.warnings.size() == 1u);
   }
   Opened clean(options);
   int64_t n_cached = -1;
-  BOOST_TEST(greedy(*clean.session, *tokenizer, base(), &n_cached) == expected);
+  BOOST_TEST(greedy(*clean.sequence, *tokenizer, base(), &n_cached) == expected);
   BOOST_TEST(n_cached == 0);
 }
 

@@ -11,7 +11,7 @@
 #include "tests/support/failing_allocations.h"
 #include "tests/support/failing_threads.h"
 #include "tests/support/tiny_file.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 using namespace dsv32;
 
@@ -22,7 +22,7 @@ constexpr int64_t kPages = 3;
 // An engine that computes, a prefix on disk, and prefix caches that come and go over the engine's pool.
 struct FaultsFixture {
   TinyFile file{least_shape()};
-  std::unique_ptr<TinySession> tiny;
+  std::unique_ptr<TinySequence> tiny;
   std::shared_ptr<LatentCache> pool;
   PrefixCacheOptions options;
   const std::vector<int32_t> known = random_tokens(kPages * kPageTokens, 1);
@@ -32,25 +32,25 @@ struct FaultsFixture {
   FaultsFixture() {
     EngineOptions engine_options;
     engine_options.context = 1024, engine_options.n_threads = 1, engine_options.max_seqs = 2;
-    tiny = std::make_unique<TinySession>(file.path, engine_options);
+    tiny = std::make_unique<TinySequence>(file.path, engine_options);
     pool = std::shared_ptr<LatentCache>(&tiny->engine->cache(), [](LatentCache*) {});
     options = *with_disk(engine_options, file.dir.file("cache")).cache;
-    tiny->session->sync(known);
-    expected = remembered(*tiny->engine, *tiny->session);
+    tiny->sequence->sync(known);
+    expected = remembered(*tiny->engine, *tiny->sequence);
     const auto prefixes = open();
-    prefixes->remember(tiny->session->timeline(), known);
+    prefixes->remember(tiny->sequence->cached(), known);
     prefixes->flush();
-    prefixes->forget(tiny->session->timeline());
+    prefixes->forget(tiny->sequence->cached());
     wanted.push_back(7);
-    tiny->session->sync(longer);
+    tiny->sequence->sync(longer);
   }
   std::unique_ptr<PrefixCache> open() {
     return std::make_unique<PrefixCache>(
         pool, [] { return std::optional(Hash256{7}); }, options);
   }
 
-  // A life of a prefix cache; false when it could not begin. `n_held`: of `wanted`, in the timeline.
-  bool live(Timeline& timeline, int64_t& n_held) {
+  // A life of a prefix cache; false when it could not begin. `n_held`: of `wanted`, in the sequence.
+  bool live(CachedSequence& sequence, int64_t& n_held) {
     std::unique_ptr<PrefixCache> prefixes;
     try {
       prefixes = open();
@@ -58,17 +58,17 @@ struct FaultsFixture {
       return false;
     }
     prefixes->prefetch(wanted);
-    n_held = prefixes->restore(timeline, wanted, 0);
-    prefixes->remember(tiny->session->timeline(), longer);
+    n_held = prefixes->restore(sequence, wanted, 0);
+    prefixes->remember(tiny->sequence->cached(), longer);
     prefixes->flush();
-    prefixes->forget(timeline);
-    prefixes->forget(tiny->session->timeline());
+    prefixes->forget(sequence);
+    prefixes->forget(tiny->sequence->cached());
     return true;
   }
 
-  std::vector<uint8_t> bytes_of(const Timeline& timeline, int64_t n_tokens) {
+  std::vector<uint8_t> bytes_of(const CachedSequence& sequence, int64_t n_tokens) {
     std::vector<PoolPage> pages;
-    for (int64_t i = 0; i * kPageTokens < n_tokens; ++i) pages.push_back(timeline.page(i));
+    for (int64_t i = 0; i * kPageTokens < n_tokens; ++i) pages.push_back(sequence.page(i));
     return bytes_of(pages);
   }
   std::vector<uint8_t> bytes_of(const std::vector<PoolPage>& pages) {
@@ -88,23 +88,23 @@ struct FaultsFixture {
   // `Failing`: FailingAllocations or FailingThreads.
   template <typename Failing>
   int64_t n_that_can_fail(bool lasts) {
-    tiny->session->sync(known);
-    const std::vector<uint8_t> whole = bytes_of(tiny->session->timeline(), kPages * kPageTokens);
-    tiny->session->sync(longer);
+    tiny->sequence->sync(known);
+    const std::vector<uint8_t> whole = bytes_of(tiny->sequence->cached(), kPages * kPageTokens);
+    tiny->sequence->sync(longer);
     for (int64_t n = 0;; ++n) {
-      const std::unique_ptr<Timeline> timeline = pool->open();
+      const std::unique_ptr<CachedSequence> sequence = pool->open();
       int64_t n_held = 0;
       bool has_failed = false;
       {
         Failing failing(n, lasts);
-        live(*timeline, n_held);
+        live(*sequence, n_held);
         has_failed = failing.stop();
       }
       BOOST_TEST_INFO("the one that fails: " << n);
-      BOOST_TEST(n_held == timeline->n_tokens());
-      const std::vector<uint8_t> held = bytes_of(*timeline, n_held);
+      BOOST_TEST(n_held == sequence->n_tokens());
+      const std::vector<uint8_t> held = bytes_of(*sequence, n_held);
       BOOST_TEST((held == std::vector<uint8_t>(whole.begin(), whole.begin() + std::ssize(held))));
-      pool->close(*timeline);
+      pool->close(*sequence);
       BOOST_TEST(n_free() == n_free_at_first_);
       if (!has_failed) BOOST_TEST(n_held == kPages * kPageTokens);
       if (!has_failed) return n;

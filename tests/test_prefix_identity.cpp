@@ -47,8 +47,8 @@ BOOST_AUTO_TEST_CASE(only_the_same_model_finds_its_pages) {
   const auto n_found = [&](const EngineOptions& options, const std::string& path) {
     const GgufFile file(path);
     Engine engine(file, options);
-    ByHand session(engine);
-    return session.sync(tokens);
+    ByHand sequence(engine);
+    return sequence.sync(tokens);
   };
   EngineOptions same = options_in(cache);
   same.cache->write = WritePolicy::write_back;
@@ -104,8 +104,8 @@ BOOST_AUTO_TEST_CASE(nothing_is_found_or_stored_until_the_model_is_known) {
   };
   const int64_t n_stored = kBase / kPageTokens * kPageTokens;
   const auto sync = [](Engine& engine, const std::vector<int32_t>& tokens) {
-    ByHand session(engine);
-    return session.sync(tokens);
+    ByHand sequence(engine);
+    return sequence.sync(tokens);
   };
   {
     const auto engine = open();

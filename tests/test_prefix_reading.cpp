@@ -19,7 +19,7 @@
 #include "tests/support/generate_by_hand.h"
 #include "tests/support/stored_pages.h"
 #include "tests/support/tiny_file.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 using namespace dsv32;
 
@@ -51,8 +51,8 @@ EngineOptions cold_options() {
   return options;
 }
 
-struct Opened : TinySession {
-  explicit Opened(const EngineOptions& options) : TinySession(tiny_path(), options) {}
+struct Opened : TinySequence {
+  explicit Opened(const EngineOptions& options) : TinySequence(tiny_path(), options) {}
 };
 
 // base() on disk, in two segments, the second of which is held back.
@@ -79,21 +79,21 @@ struct GatedFixture {
  private:
   void sync(int64_t n_tokens) const {
     Opened(with_disk(cold_options(), dir.file("cache")))
-        .session->sync(std::span(base()).first(static_cast<size_t>(n_tokens)));
+        .sequence->sync(std::span(base()).first(static_cast<size_t>(n_tokens)));
   }
 };
 
 void check_same(Engine& engine, ByHand& warm, const std::vector<int32_t>& tokens) {
   static Opened cold(cold_options());
-  cold.session->sync(tokens);
-  BOOST_TEST((warm.logits() == cold.session->logits()));
-  BOOST_TEST((remembered(engine, warm) == remembered(*cold.engine, *cold.session)));
+  cold.sequence->sync(tokens);
+  BOOST_TEST((warm.logits() == cold.sequence->logits()));
+  BOOST_TEST((remembered(engine, warm) == remembered(*cold.engine, *cold.sequence)));
 }
 
 // Whether is_ready() looks at the tokens, which takes memory.
-bool asks(ByHand& session, const std::vector<int32_t>& tokens) {
+bool asks(ByHand& sequence, const std::vector<int32_t>& tokens) {
   FailingAllocations none(0);
-  session.is_ready(tokens);
+  sequence.is_ready(tokens);
   return none.stop();
 }
 
@@ -123,9 +123,9 @@ BOOST_AUTO_TEST_CASE(a_slow_disk_is_waited_for) {
       disk.gate->open();
     });
     const std::vector<int32_t> tokens = leaving_at(split);
-    BOOST_TEST(warm.session->sync(tokens) == split);
+    BOOST_TEST(warm.sequence->sync(tokens) == split);
     opener.join();
-    check_same(*warm.engine, *warm.session, tokens);
+    check_same(*warm.engine, *warm.sequence, tokens);
     BOOST_TEST(warm.warnings.empty());
   }
 }
@@ -138,8 +138,8 @@ BOOST_AUTO_TEST_CASE(of_a_hanging_disk_what_has_come_is_used) {
   options.max_seqs = 2;
   Opened warm(options);
   const std::vector<int32_t> tokens = leaving_at(kBase, 40);
-  BOOST_TEST(warm.session->sync(tokens) == kFirstPages * kPageTokens);
-  check_same(*warm.engine, *warm.session, tokens);
+  BOOST_TEST(warm.sequence->sync(tokens) == kFirstPages * kPageTokens);
+  check_same(*warm.engine, *warm.sequence, tokens);
   ByHand other(*warm.engine);
   BOOST_TEST(other.sync(leaving_at(kBase, 50)) == kBase);
   check_same(*warm.engine, other, leaving_at(kBase, 50));
@@ -152,8 +152,8 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_read_is_computed) {
     disk.gate->result = result;
     disk.gate->open();
     Opened warm(disk.options());
-    BOOST_TEST(warm.session->sync(leaving_at(kBase)) == kFirstPages * kPageTokens);
-    check_same(*warm.engine, *warm.session, leaving_at(kBase));
+    BOOST_TEST(warm.sequence->sync(leaving_at(kBase)) == kFirstPages * kPageTokens);
+    check_same(*warm.engine, *warm.sequence, leaving_at(kBase));
     BOOST_TEST(warm.warnings.size() == 1u);
   }
 }
@@ -169,9 +169,9 @@ BOOST_AUTO_TEST_CASE(best_effort_takes_what_is_there) {
     while (!disk.gate->is_waited_for()) prefixes.prefetch(tokens);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   });
-  ByHand session(engine);
-  BOOST_TEST(session.sync(tokens) == kFirstPages * kPageTokens);
-  check_same(engine, session, tokens);
+  ByHand sequence(engine);
+  BOOST_TEST(sequence.sync(tokens) == kFirstPages * kPageTokens);
+  check_same(engine, sequence, tokens);
   disk.gate->open();
 }
 
@@ -185,7 +185,7 @@ BOOST_AUTO_TEST_CASE(pages_that_are_being_read_are_waited_for_when_none_is_left)
     options.context = kBase, options.chunk = kPageTokens;
     Opened warm(options);
     const std::vector<int32_t> others = random_tokens(kBase, 9);
-    warm.session->sync(std::span(others).first(2 * kPageTokens));
+    warm.sequence->sync(std::span(others).first(2 * kPageTokens));
     gate.held.clear();
     warm.engine->prefix_cache()->prefetch(leaving_at(kBase));
     while (!gate.is_waited_for()) std::this_thread::yield();
@@ -195,12 +195,12 @@ BOOST_AUTO_TEST_CASE(pages_that_are_being_read_are_waited_for_when_none_is_left)
     });
     const auto start = std::chrono::steady_clock::now();
     if (hangs) {
-      BOOST_CHECK_EXCEPTION(warm.session->sync(others), Error,
+      BOOST_CHECK_EXCEPTION(warm.sequence->sync(others), Error,
                             [](const Error& error) { return error.kind() == ErrorKind::context_full; });
       BOOST_TEST(seconds_since(start) >= 1.9);
       BOOST_TEST(seconds_since(start) < 20);
     } else {
-      BOOST_TEST(warm.session->sync(others) == 2 * kPageTokens);
+      BOOST_TEST(warm.sequence->sync(others) == 2 * kPageTokens);
     }
     opener.join();
     let_go_on(gate);
@@ -233,7 +233,7 @@ BOOST_AUTO_TEST_CASE(who_waits_for_the_disk_holds_nobody_up) {
   for (size_t i = 0; i < prompts.size(); ++i) {
     const GenerationResult result = loop.take(numbers[i]);
     BOOST_TEST(result.n_cached_tokens == (i < 2 ? kBase : 0));
-    const GenerationResult alone = generate(*cold.session, *tokenizer, prompts[i], five, nobody);
+    const GenerationResult alone = generate(*cold.sequence, *tokenizer, prompts[i], five, nobody);
     BOOST_REQUIRE(result.logprobs.size() == alone.logprobs.size());
     for (size_t t = 0; t < alone.logprobs.size(); ++t) {
       BOOST_TEST(result.logprobs[t].chosen.id == alone.logprobs[t].chosen.id);
@@ -246,7 +246,7 @@ BOOST_AUTO_TEST_CASE(who_waits_for_the_disk_holds_nobody_up) {
 BOOST_AUTO_TEST_CASE(a_dropped_request_leaves_the_disk_to_the_next) {
   const GatedFixture disk;
   const std::vector<int32_t> stored = random_tokens(kBase, 9);
-  Opened(with_disk(cold_options(), disk.dir.file("cache"))).session->sync(stored);
+  Opened(with_disk(cold_options(), disk.dir.file("cache"))).sequence->sync(stored);
   std::vector<int32_t> second = stored;
   second.push_back(250);
   EngineOptions options = disk.options();
@@ -276,7 +276,7 @@ BOOST_AUTO_TEST_CASE(a_dropped_request_leaves_the_disk_to_the_next) {
 BOOST_AUTO_TEST_CASE(who_waits_for_its_turn_is_asked_again_when_something_changed) {
   const GatedFixture disk;
   const std::vector<int32_t> first = leaving_at(kBase), stored = random_tokens(kBase, 9);
-  Opened(with_disk(cold_options(), disk.dir.file("cache"))).session->sync(stored);
+  Opened(with_disk(cold_options(), disk.dir.file("cache"))).sequence->sync(stored);
   std::vector<int32_t> second = stored;
   second.push_back(250);
   EngineOptions options = disk.options();
@@ -289,12 +289,12 @@ BOOST_AUTO_TEST_CASE(who_waits_for_its_turn_is_asked_again_when_something_change
   BOOST_TEST(!waiting.is_ready(second));
   BOOST_TEST((prefixes.readiness(second) == PrefixCache::Readiness::waits_for_it));
   const uint64_t n_at_first = prefixes.n_changes();
-  warm.session->sync(random_tokens(20, 5));
-  for (int i = 0; i < 20; ++i) warm.session->step(7), warm.session->rest();
+  warm.sequence->sync(random_tokens(20, 5));
+  for (int i = 0; i < 20; ++i) warm.sequence->step(7), warm.sequence->rest();
   BOOST_TEST(prefixes.n_changes() == n_at_first);
   BOOST_TEST(asks(reading, first));
   BOOST_TEST(!asks(waiting, second));
-  warm.session->sync(random_tokens(kPageTokens, 6));
+  warm.sequence->sync(random_tokens(kPageTokens, 6));
   BOOST_TEST(prefixes.n_changes() > n_at_first);
   BOOST_TEST(asks(waiting, second));
   BOOST_TEST(!waiting.is_ready(second));
@@ -312,13 +312,13 @@ BOOST_AUTO_TEST_CASE(a_prefetch_for_another_prompt_is_taken_as_far_as_it_goes) {
     const GatedFixture disk;
     const GgufFile file(tiny_path());
     Engine engine(file, disk.options(), [&](PrefixCache& prefixes) { prefixes.prefetch(leaving_at(kBase)); });
-    ByHand session(engine);
+    ByHand sequence(engine);
     const std::vector<int32_t> tokens = leaving_at(split, 9);
-    BOOST_TEST(session.sync(tokens) == split);
-    check_same(engine, session, tokens);
+    BOOST_TEST(sequence.sync(tokens) == split);
+    check_same(engine, sequence, tokens);
     disk.gate->open();
-    BOOST_TEST(session.sync(leaving_at(kBase)) == kBase);
-    check_same(engine, session, leaving_at(kBase));
+    BOOST_TEST(sequence.sync(leaving_at(kBase)) == kBase);
+    check_same(engine, sequence, leaving_at(kBase));
   }
 }
 
@@ -332,7 +332,7 @@ BOOST_AUTO_TEST_CASE(a_read_that_hangs_does_not_keep_the_program) {
   engine->engine->prefix_cache()->prefetch(leaving_at(kBase));
   while (!gate.is_waited_for()) std::this_thread::yield();
   const auto start = std::chrono::steady_clock::now();
-  engine->session.reset(), engine->engine.reset();
+  engine->sequence.reset(), engine->engine.reset();
   const double seconds = seconds_since(start);
   BOOST_TEST(seconds >= 1.9);
   BOOST_TEST(seconds < 20);
@@ -359,8 +359,8 @@ BOOST_AUTO_TEST_CASE(a_head_that_hangs_keeps_nobody) {
     const GgufFile file(tiny_path());
     auto engine = std::make_unique<Engine>(file, options);
     BOOST_TEST(seconds_since(start) < 1.9);
-    auto session = std::make_unique<ByHand>(*engine);
-    BOOST_TEST(session->sync(leaving_at(kBase)) == kFirstPages * kPageTokens);
+    auto sequence = std::make_unique<ByHand>(*engine);
+    BOOST_TEST(sequence->sync(leaving_at(kBase)) == kFirstPages * kPageTokens);
     BOOST_TEST(seconds_since(start) < 15);
     BOOST_TEST(gate.is_waited_for());
     if (comes_later) {
@@ -369,7 +369,7 @@ BOOST_AUTO_TEST_CASE(a_head_that_hangs_keeps_nobody) {
       BOOST_TEST(engine->prefix_cache()->tree().n_disk_pages() == kPages);
     }
     start = std::chrono::steady_clock::now();
-    session.reset(), engine.reset();
+    sequence.reset(), engine.reset();
     BOOST_TEST(seconds_since(start) < 15);
     is_over = true;
     opener.join();
@@ -387,10 +387,10 @@ BOOST_AUTO_TEST_CASE(a_write_that_hangs_does_not_keep_the_program) {
   // A segment that is written in steps, each of which reads the pool.
   options.kv_type = KvType::f32, options.chunk = 1024;
   const auto engine = std::make_unique<Opened>(options);
-  engine->session->sync(random_tokens(15 * kPageTokens, 5));
+  engine->sequence->sync(random_tokens(15 * kPageTokens, 5));
   while (!gate.is_waited_for()) std::this_thread::yield();
   const auto start = std::chrono::steady_clock::now();
-  engine->session.reset(), engine->engine.reset();
+  engine->sequence.reset(), engine->engine.reset();
   const double seconds = seconds_since(start);
   BOOST_TEST(seconds >= 1.9);
   BOOST_TEST(seconds < 20);

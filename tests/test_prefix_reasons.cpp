@@ -26,7 +26,7 @@ struct MeasuredFixture {
     options.cache->write = WritePolicy::write_back;
     store_of(options)->record_speeds(speeds);
   }
-  int64_t n_held() const { return Opened(options).session->sync(leaving_at(3 * kPageTokens)); }
+  int64_t n_held() const { return Opened(options).sequence->sync(leaving_at(3 * kPageTokens)); }
 };
 
 }  // namespace
@@ -60,8 +60,8 @@ BOOST_AUTO_TEST_CASE(a_prompt_that_waits_makes_the_disk_no_quicker) {
   const MeasuredFixture slow({1e3, 100});
   Opened opened(slow.options);
   const std::vector<int32_t> tokens = leaving_at(3 * kPageTokens);
-  for (int i = 0; i < 30; ++i) BOOST_TEST(opened.session->is_ready(tokens));
-  BOOST_TEST(opened.session->sync(tokens) == 0);
+  for (int i = 0; i < 30; ++i) BOOST_TEST(opened.sequence->is_ready(tokens));
+  BOOST_TEST(opened.sequence->sync(tokens) == 0);
 }
 
 // As when the process was stopped for a while: what was read did not come in time, or came late.
@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(one_slow_read_does_not_end_the_reading) {
         Opened warm(stalled);
         has_stalled = false;  // of what is read at the start
         const bool comes = policy == PrefetchPolicy::wait_complete;
-        BOOST_TEST(warm.session->sync(leaving_at(3 * kPageTokens)) == (comes ? 3 * kPageTokens : 0));
+        BOOST_TEST(warm.sequence->sync(leaving_at(3 * kPageTokens)) == (comes ? 3 * kPageTokens : 0));
         BOOST_TEST(has_stalled);
       }
       BOOST_TEST(disk.n_held() == 3 * kPageTokens);
@@ -93,8 +93,8 @@ BOOST_AUTO_TEST_CASE(one_slow_read_does_not_end_the_reading) {
 BOOST_AUTO_TEST_CASE(it_is_said_why_nothing_came_from_the_cache) {
   const auto why = [](const EngineOptions& options, const std::vector<int32_t>& tokens) {
     Opened opened(options);
-    BOOST_TEST(opened.session->sync(tokens) == 0);
-    return std::string(opened.session->why_none_cached());
+    BOOST_TEST(opened.sequence->sync(tokens) == 0);
+    return std::string(opened.sequence->why_none_cached());
   };
   MeasuredFixture known({1e12, 100});
   BOOST_TEST(why(known.options, random_tokens(100, 77)) == "no prefix of it is known");
@@ -129,13 +129,13 @@ BOOST_AUTO_TEST_CASE(it_is_said_why_nothing_came_from_the_cache) {
     options.cache->files = &disk;
     Opened opened(options);
     disk.on_call = [](int64_t, FileOp op) { return op == FileOp::read ? std::optional(-EIO) : std::nullopt; };
-    BOOST_TEST(opened.session->sync(base()) == 0);
-    BOOST_TEST(std::string(opened.session->why_none_cached()) ==
+    BOOST_TEST(opened.sequence->sync(base()) == 0);
+    BOOST_TEST(std::string(opened.sequence->why_none_cached()) ==
                "its stored prefix is damaged or cannot be read");
   }
   Opened opened(known.options);
-  opened.session->sync(leaving_at(3 * kPageTokens));
-  BOOST_TEST(std::string(opened.session->why_none_cached()) == "");
+  opened.sequence->sync(leaving_at(3 * kPageTokens));
+  BOOST_TEST(std::string(opened.sequence->why_none_cached()) == "");
 }
 
 BOOST_AUTO_TEST_CASE(speeds_are_kept_for_the_next_run) {
@@ -144,7 +144,7 @@ BOOST_AUTO_TEST_CASE(speeds_are_kept_for_the_next_run) {
   fill(options.cache->directory);
   BOOST_TEST(store_of(options)->speeds().prefill_tokens_per_second > 0);
   BOOST_TEST(store_of(options)->speeds().read_bytes_per_second == 0);
-  Opened(options).session->sync(leaving_at(3 * kPageTokens));
+  Opened(options).sequence->sync(leaving_at(3 * kPageTokens));
   BOOST_TEST(store_of(options)->speeds().read_bytes_per_second > 0);
 }
 

@@ -47,8 +47,8 @@ BOOST_AUTO_TEST_CASE(a_start_takes_a_few_reads_however_many_segments_there_are) 
     const auto start = std::chrono::steady_clock::now();
     const GgufFile file(tiny_path());
     Engine engine(file, far.options);
-    ByHand session(engine);
-    BOOST_TEST(session.sync(leaving_at(3 * kPageTokens)) == 3 * kPageTokens);
+    ByHand sequence(engine);
+    BOOST_TEST(sequence.sync(leaving_at(3 * kPageTokens)) == 3 * kPageTokens);
     BOOST_TEST(seconds_since(start) < 0.5 * kOthers * ms / 1000);
     BOOST_TEST(engine.prefix_cache()->tree().n_disk_pages() == kOthers + kBase / kPageTokens);
   }

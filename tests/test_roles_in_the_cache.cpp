@@ -56,10 +56,10 @@ BOOST_AUTO_TEST_CASE(answers_are_known_to_others_where_the_roles_agree) {
   for (const bool roles_agree : {false, true}) {
     const TalkOnDisk talk = roles_agree ? with_roles_that_agree() : with_roles_apart();
     TalkOnDisk::Process process = talk.start(true);
-    const std::vector<int32_t> tokens = talk.ask(*process.session, 150, 90, 1);
+    const std::vector<int32_t> tokens = talk.ask(*process.sequence, 150, 90, 1);
     BOOST_TEST(process.n_pages_known() == 240 / kPageTokens);
-    BOOST_TEST((process.session->decoded() == (roles_agree ? Runs{} : Runs{{150, 240}})));
-    process.session.reset();
+    BOOST_TEST((process.sequence->decoded() == (roles_agree ? Runs{} : Runs{{150, 240}})));
+    process.sequence.reset();
     BOOST_TEST(ByHand(*process.engine).hold(leaving(tokens, 240, 3)) == (roles_agree ? 192 : 150));
   }
 }
@@ -72,23 +72,23 @@ BOOST_AUTO_TEST_CASE(a_resumed_talk_finds_its_answers) {
   std::vector<float> logits;
   {
     const TalkOnDisk::Process first = talk.start(true);
-    talk.ask(*first.session, 150, 90, 1);
-    tokens = talk.ask(*first.session, 70, 80, 2);
-    decoded = first.session->decoded();
+    talk.ask(*first.sequence, 150, 90, 1);
+    tokens = talk.ask(*first.sequence, 70, 80, 2);
+    decoded = first.sequence->decoded();
     BOOST_TEST((decoded == Runs{{150, 240}, {310, 390}}));
     tokens.insert(tokens.end(), {1, 2, 3});
-    first.session->sync(tokens);
-    logits = first.session->logits();
+    first.sequence->sync(tokens);
+    logits = first.sequence->logits();
   }
   const TalkOnDisk::Process resumed = talk.start(true), told_wrong = talk.start(true);
-  BOOST_TEST(resumed.session->hold(tokens, kAll, decoded) == 384);
-  while (resumed.session->tokens().size() < tokens.size()) resumed.session->read_chunk(tokens);
+  BOOST_TEST(resumed.sequence->hold(tokens, kAll, decoded) == 384);
+  while (resumed.sequence->tokens().size() < tokens.size()) resumed.sequence->read_chunk(tokens);
   // Of the last answer six tokens lie in no whole page. They are read as a prompt here.
-  BOOST_TEST((resumed.session->decoded() == Runs{{150, 240}, {310, 384}}));
-  BOOST_TEST((resumed.session->logits() != logits));
+  BOOST_TEST((resumed.sequence->decoded() == Runs{{150, 240}, {310, 384}}));
+  BOOST_TEST((resumed.sequence->logits() != logits));
   // Who names other tokens finds what comes before them, and loses nothing but time.
-  BOOST_TEST(told_wrong.session->hold(tokens, kAll, Runs{{100, 240}}) == 100);
-  BOOST_TEST(told_wrong.session->decoded().empty());
+  BOOST_TEST(told_wrong.sequence->hold(tokens, kAll, Runs{{100, 240}}) == 100);
+  BOOST_TEST(told_wrong.sequence->decoded().empty());
 }
 
 BOOST_AUTO_TEST_CASE(a_resumed_talk_goes_on_with_the_same_bits) { with_roles_apart().check_resumed(); }

@@ -10,7 +10,7 @@
 #include "tests/support/island_backend.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_file.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 using namespace dsv32;
 
@@ -39,7 +39,7 @@ struct Islands {
   Weights weights;
   std::unique_ptr<LatentCache> cache;
   std::unique_ptr<Forward> forward;
-  std::unique_ptr<Timeline> timeline;
+  std::unique_ptr<CachedSequence> sequence;
 
   explicit Islands(const Way& way_) : way(way_), stages{{&first, way.border}} {
     if (way.border < kLayers) stages.push_back({&second, way.late_border});
@@ -56,22 +56,22 @@ struct Islands {
     plan.buffer_rows = way.buffer_rows, plan.max_seqs = way.max_seqs;
     cache = std::make_unique<LatentCache>(stages, plan);
     forward = std::make_unique<Forward>(stages, args, weights, *cache, StageSizes{way.chunk, kContext, 4096});
-    timeline = cache->open();
+    sequence = cache->open();
   }
-  ~Islands() { cache->close(*timeline); }
+  ~Islands() { cache->close(*sequence); }
 
   void run(Role role, std::span<const int32_t> tokens, int64_t n_logits = 1) {
-    forward->run({role, {timeline.get()}, {tokens.begin(), tokens.end()}, n_logits});
+    forward->run({role, {sequence.get()}, {tokens.begin(), tokens.end()}, n_logits});
   }
 
   // A chunk of the prompt, which wants logits at its end.
   void read_chunk(std::span<const int32_t> prompt) {
-    const auto left = prompt.subspan(static_cast<size_t>(timeline->n_tokens()));
+    const auto left = prompt.subspan(static_cast<size_t>(sequence->n_tokens()));
     const size_t n = std::min(left.size(), static_cast<size_t>(way.chunk));
     run(Role::prefill, left.first(n), n == left.size());
   }
   void read(std::span<const int32_t> prompt) {
-    while (timeline->n_tokens() < std::ssize(prompt)) read_chunk(prompt);
+    while (sequence->n_tokens() < std::ssize(prompt)) read_chunk(prompt);
   }
 
   // The logits of a prompt's last token, and of each token after it.
@@ -146,30 +146,30 @@ BOOST_AUTO_TEST_CASE(a_prompt_flows_through_the_stages) {
   };
   using Layers = std::vector<int64_t>;
   BOOST_TEST((layers_of_a_chunk() == Layers{0, 1}));
-  BOOST_TEST(islands.forward->n_under_way(*islands.timeline) == 32);
+  BOOST_TEST(islands.forward->n_under_way(*islands.sequence) == 32);
   BOOST_TEST((layers_of_a_chunk() == Layers{2, 0, 3, 1}));
   BOOST_TEST((layers_of_a_chunk() == Layers{2, 0, 3, 1}));
   BOOST_TEST((layers_of_a_chunk() == Layers{2, 0, 3, 1, 2, 3}));  // the last wants logits
-  BOOST_TEST(islands.forward->n_under_way(*islands.timeline) == 0);
+  BOOST_TEST(islands.forward->n_under_way(*islands.sequence) == 0);
 }
 
-// Between two chunks another timeline decodes, and the one that reads is told of no other rows than its own.
-BOOST_AUTO_TEST_CASE(another_timeline_decodes_between_chunks) {
+// Between two chunks another sequence decodes, and the one that reads is told of no other rows than its own.
+BOOST_AUTO_TEST_CASE(another_sequence_decodes_between_chunks) {
   const std::vector<int32_t> tokens = random_tokens(kTokens, 1), others = random_tokens(kTokens, 2);
   const auto logits = [&](int64_t border, int64_t late_border) {
     Islands islands({.border = border, .late_border = late_border, .max_seqs = 2});
-    std::unique_ptr<Timeline> other = islands.cache->open();
+    std::unique_ptr<CachedSequence> other = islands.cache->open();
     std::vector<float> all;
     const auto keep = [&] {
       const std::vector<float> row = islands.forward->logits();
       all.insert(all.end(), row.begin(), row.end());
     };
     islands.read(std::span(others).first(40));
-    for (size_t i = 40; islands.timeline->n_tokens() > 0; ++i) {
-      std::swap(islands.timeline, other);
+    for (size_t i = 40; islands.sequence->n_tokens() > 0; ++i) {
+      std::swap(islands.sequence, other);
       islands.read_chunk(tokens);
-      if (islands.timeline->n_tokens() == kTokens) break;
-      std::swap(islands.timeline, other);
+      if (islands.sequence->n_tokens() == kTokens) break;
+      std::swap(islands.sequence, other);
       islands.run(Role::decode, std::span(others).subspan(i, 1));
       BOOST_TEST(islands.forward->n_under_way(*other) == 0);
       keep();
@@ -189,8 +189,8 @@ BOOST_AUTO_TEST_CASE(chunks_are_in_flight_in_both_stages) {
   const std::vector<int32_t> tokens = random_tokens(kPrompt, 1);
   Islands one({}), two({.border = 2});
   two.second.hold();
-  for (size_t n_before = 0; two.timeline->n_tokens() < kPrompt; n_before = two.second.n_in_flight()) {
-    const bool is_first = two.timeline->n_tokens() == 0;
+  for (size_t n_before = 0; two.sequence->n_tokens() < kPrompt; n_before = two.second.n_in_flight()) {
+    const bool is_first = two.sequence->n_tokens() == 0;
     two.read_chunk(tokens);
     two.first.download(nullptr, nullptr, 0);  // the chunk has left the first device
     BOOST_TEST((is_first || two.second.n_in_flight() > n_before));

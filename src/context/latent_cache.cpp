@@ -24,96 +24,96 @@ LatentCache::LatentCache(std::span<const StageLayers> stages, const CachePlan& p
 
 int64_t LatentCache::take_share() {
   if (free_shares_.empty())
-    fail(ErrorKind::memory, format("all %lld timelines are in use", as_ll(plan_.max_seqs)));
+    fail(ErrorKind::memory, format("all %lld sequences are in use", as_ll(plan_.max_seqs)));
   const int64_t share = free_shares_.back();
   free_shares_.pop_back();
   return share;
 }
 
-std::unique_ptr<Timeline> LatentCache::open() {
-  auto timeline = std::make_unique<Timeline>();
-  timeline->share_ = take_share();
-  timeline->most_slot_pages_ = plan_.buffer_pages();
-  return timeline;
+std::unique_ptr<CachedSequence> LatentCache::open() {
+  auto sequence = std::make_unique<CachedSequence>();
+  sequence->share_ = take_share();
+  sequence->most_slot_pages_ = plan_.buffer_pages();
+  return sequence;
 }
 
-void LatentCache::close(Timeline& timeline) {
-  truncate(timeline, 0);
-  if (!timeline.is_suspended_) free_shares_.push_back(timeline.share_);
+void LatentCache::close(CachedSequence& sequence) {
+  truncate(sequence, 0);
+  if (!sequence.is_suspended_) free_shares_.push_back(sequence.share_);
 }
 
-std::vector<PoolPage> LatentCache::pages_of(const Timeline& timeline) const {
+std::vector<PoolPage> LatentCache::pages_of(const CachedSequence& sequence) const {
   std::vector<PoolPage> pages;
-  for (int64_t i = 0; i < pages_for(timeline.n_tokens()); ++i) pages.push_back(timeline.page(i));
+  for (int64_t i = 0; i < pages_for(sequence.n_tokens()); ++i) pages.push_back(sequence.page(i));
   return pages;
 }
 
-void LatentCache::suspend(Timeline& timeline) {
-  timeline.keys_ = download_keys(pages_of(timeline));
-  key_pages_.resize(timeline.key_pages_, 0);
-  slot_pages_.resize(timeline.slot_pages_, 0);
-  free_shares_.push_back(timeline.share_);
-  timeline.is_suspended_ = true;
+void LatentCache::suspend(CachedSequence& sequence) {
+  sequence.keys_ = download_keys(pages_of(sequence));
+  key_pages_.resize(sequence.key_pages_, 0);
+  slot_pages_.resize(sequence.slot_pages_, 0);
+  free_shares_.push_back(sequence.share_);
+  sequence.is_suspended_ = true;
 }
 
-void LatentCache::resume(Timeline& timeline) {
-  const int64_t n_pages = std::ssize(timeline.keys_);
+void LatentCache::resume(CachedSequence& sequence) {
+  const int64_t n_pages = std::ssize(sequence.keys_);
   const auto n_lacking = [&] { return n_pages - key_pages_.n_free(); };
   make_free(n_lacking);
   if (n_lacking() > 0)
     fail(ErrorKind::context_full,
-         format("%lld tokens to be resumed do not fit the pool of keys", as_ll(timeline.n_tokens())));
-  check_slots(timeline, n_pages);
-  timeline.share_ = take_share();
-  timeline.is_suspended_ = false;
-  row_pages_.resize(timeline.row_pages_, n_pages);
-  key_pages_.resize(timeline.key_pages_, n_pages);
-  for (const auto& stage : stages_) stage->upload_keys(pages_of(timeline), timeline.keys_);
-  timeline.keys_ = {};
-  give_slots(timeline, false);
+         format("%lld tokens to be resumed do not fit the pool of keys", as_ll(sequence.n_tokens())));
+  check_slots(sequence, n_pages);
+  sequence.share_ = take_share();
+  sequence.is_suspended_ = false;
+  row_pages_.resize(sequence.row_pages_, n_pages);
+  key_pages_.resize(sequence.key_pages_, n_pages);
+  for (const auto& stage : stages_) stage->upload_keys(pages_of(sequence), sequence.keys_);
+  sequence.keys_ = {};
+  give_slots(sequence, false);
 }
 
-int64_t LatentCache::slot_pages_for(const Timeline& timeline, int64_t n_row_pages) const {
-  return plan_.has_buffers() ? std::min(n_row_pages, timeline.most_slot_pages_) : 0;
+int64_t LatentCache::slot_pages_for(const CachedSequence& sequence, int64_t n_row_pages) const {
+  return plan_.has_buffers() ? std::min(n_row_pages, sequence.most_slot_pages_) : 0;
 }
 
-void LatentCache::check_slots(const Timeline& timeline, int64_t n_row_pages) const {
-  const int64_t n_wanted = slot_pages_for(timeline, n_row_pages);
-  if (n_wanted > std::ssize(timeline.slot_pages_) + slot_pages_.n_free())
+void LatentCache::check_slots(const CachedSequence& sequence, int64_t n_row_pages) const {
+  const int64_t n_wanted = slot_pages_for(sequence, n_row_pages);
+  if (n_wanted > std::ssize(sequence.slot_pages_) + slot_pages_.n_free())
     fail(ErrorKind::context_full,
          format("%lld rows do not fit the slots of top-k buffers", as_ll(n_wanted * kPageTokens)));
 }
 
 // Gives the sequence the slots that its row pages call for, and fills or resets them. `keeps`: the present
 // slots still hold rows of the sequence, which stay if they fit.
-void LatentCache::give_slots(Timeline& timeline, bool keeps) {
+void LatentCache::give_slots(CachedSequence& sequence, bool keeps) {
   if (!plan_.has_buffers()) return;
-  const int64_t n_rows = std::ssize(timeline.row_pages_), n_slots = slot_pages_for(timeline, n_rows);
+  const int64_t n_rows = std::ssize(sequence.row_pages_), n_slots = slot_pages_for(sequence, n_rows);
   const bool is_resident = n_slots == n_rows,
-             was_resident = std::exchange(timeline.is_resident_, is_resident);
+             was_resident = std::exchange(sequence.is_resident_, is_resident);
   keeps =
-      keeps && is_resident == was_resident && (is_resident || n_slots == std::ssize(timeline.slot_pages_));
-  slot_pages_.resize(timeline.slot_pages_, n_slots);
+      keeps && is_resident == was_resident && (is_resident || n_slots == std::ssize(sequence.slot_pages_));
+  slot_pages_.resize(sequence.slot_pages_, n_slots);
   if (keeps) return;
-  for (const auto& stage : stages_) is_resident ? stage->fill_slots(timeline) : stage->reset_buffer(timeline);
+  for (const auto& stage : stages_) is_resident ? stage->fill_slots(sequence) : stage->reset_buffer(sequence);
 }
 
-void LatentCache::set_most_slots(Timeline& timeline, int64_t n_pages) {
-  const int64_t n_before = std::exchange(timeline.most_slot_pages_, n_pages);
+void LatentCache::set_most_slots(CachedSequence& sequence, int64_t n_pages) {
+  const int64_t n_before = std::exchange(sequence.most_slot_pages_, n_pages);
   try {
-    check_slots(timeline, std::ssize(timeline.row_pages_));
+    check_slots(sequence, std::ssize(sequence.row_pages_));
   } catch (...) {
-    timeline.most_slot_pages_ = n_before;
+    sequence.most_slot_pages_ = n_before;
     throw;
   }
-  if (!timeline.is_suspended_) give_slots(timeline, true);
+  if (!sequence.is_suspended_) give_slots(sequence, true);
 }
 
-void LatentCache::reserve(Timeline& timeline, int64_t n_tokens) {
+void LatentCache::reserve(CachedSequence& sequence, int64_t n_tokens) {
   const int64_t n_pages = pages_for(n_tokens);
   const auto n_lacking = [&] {
-    const bool writes_shared = n_tokens > timeline.n_tokens() && last_page_is_shared(timeline);
-    return std::max<int64_t>(0, n_pages - std::ssize(timeline.row_pages_)) + writes_shared - n_free_pages();
+    const bool writes_shared = n_tokens > sequence.n_tokens() && last_page_is_shared(sequence);
+    return std::max<int64_t>(0, n_pages - std::ssize(sequence.row_pages_)) + writes_shared - n_free_pages();
   };
   if (n_tokens <= plan_.max_context) make_free(n_lacking);
   if (n_tokens > plan_.max_context || n_lacking() > 0)
@@ -121,18 +121,18 @@ void LatentCache::reserve(Timeline& timeline, int64_t n_tokens) {
          format("%lld tokens do not fit the context of %lld", as_ll(n_tokens),
                 as_ll(std::min(plan_.max_context, plan_.pool_tokens))),
          "a larger context (-c) holds more");
-  check_slots(timeline, n_pages);
-  if (n_tokens > timeline.n_tokens() && last_page_is_shared(timeline)) own_last_page(timeline);
-  if (n_pages <= std::ssize(timeline.row_pages_)) return;
-  row_pages_.resize(timeline.row_pages_, n_pages);
-  key_pages_.resize(timeline.key_pages_, n_pages);
-  give_slots(timeline, true);
+  check_slots(sequence, n_pages);
+  if (n_tokens > sequence.n_tokens() && last_page_is_shared(sequence)) own_last_page(sequence);
+  if (n_pages <= std::ssize(sequence.row_pages_)) return;
+  row_pages_.resize(sequence.row_pages_, n_pages);
+  key_pages_.resize(sequence.key_pages_, n_pages);
+  give_slots(sequence, true);
 }
 
-void LatentCache::append(Timeline& timeline, std::span<const int32_t> tokens, Role role) {
+void LatentCache::append(CachedSequence& sequence, std::span<const int32_t> tokens, Role role) {
   const int32_t mark = role == Role::decode && !roles_agree_ ? kMadeByDecode : 0;
-  timeline.tokens_.insert(timeline.tokens_.end(), tokens.begin(), tokens.end());
-  for (const int32_t token : tokens) timeline.history_.push_back(token | mark);
+  sequence.tokens_.insert(sequence.tokens_.end(), tokens.begin(), tokens.end());
+  for (const int32_t token : tokens) sequence.history_.push_back(token | mark);
 }
 
 std::vector<int32_t> LatentCache::history(std::span<const int32_t> tokens,
@@ -153,22 +153,22 @@ void LatentCache::make_free(const std::function<int64_t()>& n_lacking) {
 }
 
 // Whether the next token would go to a page that has other users.
-bool LatentCache::last_page_is_shared(const Timeline& timeline) const {
-  if (timeline.n_tokens() % kPageTokens == 0) return false;
-  const PoolPage last = timeline.page(timeline.n_tokens() / kPageTokens);
+bool LatentCache::last_page_is_shared(const CachedSequence& sequence) const {
+  if (sequence.n_tokens() % kPageTokens == 0) return false;
+  const PoolPage last = sequence.page(sequence.n_tokens() / kPageTokens);
   return row_pages_.n_users(last.row) > 1 || key_pages_.n_users(last.key) > 1;
 }
 
-void LatentCache::own_last_page(Timeline& timeline) {
-  const int64_t last = timeline.n_tokens() / kPageTokens;
-  const PoolPage shared = timeline.page(last), own{row_pages_.take(), key_pages_.take()};
+void LatentCache::own_last_page(CachedSequence& sequence) {
+  const int64_t last = sequence.n_tokens() / kPageTokens;
+  const PoolPage shared = sequence.page(last), own{row_pages_.take(), key_pages_.take()};
   const std::vector<std::vector<uint8_t>> keys = download_keys({&shared, 1});
   for (int64_t layer = 0; layer < plan_.n_layers; ++layer)
     std::memcpy(page_rows(own, layer), page_rows(shared, layer),
                 static_cast<size_t>(kPageTokens * plan_.layout.row_bytes()));
   publish({&own, 1}, keys);
-  timeline.row_pages_[static_cast<size_t>(last)] = own.row;
-  timeline.key_pages_[static_cast<size_t>(last)] = own.key;
+  sequence.row_pages_[static_cast<size_t>(last)] = own.row;
+  sequence.key_pages_[static_cast<size_t>(last)] = own.key;
   release(shared);
 }
 
@@ -184,24 +184,24 @@ std::optional<PoolPage> LatentCache::take_page() {
   return PoolPage{row_pages_.take(), key_pages_.take()};
 }
 
-void LatentCache::adopt(Timeline& timeline, std::span<const PoolPage> pages,
+void LatentCache::adopt(CachedSequence& sequence, std::span<const PoolPage> pages,
                         std::span<const int32_t> history) {
-  check_slots(timeline, std::ssize(pages));
-  timeline.row_pages_.reserve(pages.size()), timeline.key_pages_.reserve(pages.size());
-  timeline.tokens_.reserve(history.size()), timeline.history_.reserve(history.size());
+  check_slots(sequence, std::ssize(pages));
+  sequence.row_pages_.reserve(pages.size()), sequence.key_pages_.reserve(pages.size());
+  sequence.tokens_.reserve(history.size()), sequence.history_.reserve(history.size());
   const std::vector<int32_t> begun(history.begin(), history.end());  // `history` may be the sequence's own
   for (const PoolPage& shared : pages) retain(shared);               // first: so may `pages`
   try {
-    truncate(timeline, 0);
+    truncate(sequence, 0);
   } catch (...) {
     for (const PoolPage& shared : pages) release(shared);
     throw;
   }
   for (const PoolPage& shared : pages)
-    timeline.row_pages_.push_back(shared.row), timeline.key_pages_.push_back(shared.key);
-  for (const int32_t token : begun) timeline.tokens_.push_back(token & ~kMadeByDecode);
-  timeline.history_ = begun;
-  give_slots(timeline, false);
+    sequence.row_pages_.push_back(shared.row), sequence.key_pages_.push_back(shared.key);
+  for (const int32_t token : begun) sequence.tokens_.push_back(token & ~kMadeByDecode);
+  sequence.history_ = begun;
+  give_slots(sequence, false);
 }
 
 uint8_t* LatentCache::page_rows(const PoolPage& page, int64_t layer) const {
@@ -223,13 +223,13 @@ void LatentCache::publish(std::span<const PoolPage> pages, std::span<const std::
 }
 
 // A buffer may hold rows of removed positions, which other tokens will take, so it is reset.
-void LatentCache::truncate(Timeline& timeline, int64_t n_tokens) {
-  timeline.tokens_.resize(static_cast<size_t>(n_tokens));
-  timeline.history_.resize(static_cast<size_t>(n_tokens));
+void LatentCache::truncate(CachedSequence& sequence, int64_t n_tokens) {
+  sequence.tokens_.resize(static_cast<size_t>(n_tokens));
+  sequence.history_.resize(static_cast<size_t>(n_tokens));
   const int64_t n_pages = pages_for(n_tokens);
-  row_pages_.resize(timeline.row_pages_, std::min<int64_t>(n_pages, std::ssize(timeline.row_pages_)));
-  key_pages_.resize(timeline.key_pages_, std::min<int64_t>(n_pages, std::ssize(timeline.key_pages_)));
-  if (!timeline.is_suspended_) give_slots(timeline, timeline.is_resident_);
+  row_pages_.resize(sequence.row_pages_, std::min<int64_t>(n_pages, std::ssize(sequence.row_pages_)));
+  key_pages_.resize(sequence.key_pages_, std::min<int64_t>(n_pages, std::ssize(sequence.key_pages_)));
+  if (!sequence.is_suspended_) give_slots(sequence, sequence.is_resident_);
 }
 
 }  // namespace dsv32

@@ -20,9 +20,9 @@
 
 #include "backend/backend.h"
 #include "context/cache_plan.h"
+#include "context/cached_sequence.h"
 #include "context/page_pool.h"
 #include "context/stage_cache.h"
-#include "context/timeline.h"
 
 namespace dsv32 {
 
@@ -41,29 +41,29 @@ class LatentCache : public PagePins {
   StageCache& stage(size_t i) { return *stages_[i]; }
 
   // An empty sequence. Throws Error{memory} when max_seqs sequences are open and not suspended.
-  std::unique_ptr<Timeline> open();
-  void close(Timeline& timeline);
+  std::unique_ptr<CachedSequence> open();
+  void close(CachedSequence& sequence);
 
   // suspend() frees the sequence's key pages and slots: its keys move to host memory, its rows stay in the
   // pool. resume() brings the sequence back with the same bits. It throws Error{context_full} when the keys
   // or slots do not fit, Error{memory} when max_seqs other sequences are open and not suspended.
-  void suspend(Timeline& timeline);
-  void resume(Timeline& timeline);
+  void suspend(CachedSequence& sequence);
+  void resume(CachedSequence& sequence);
 
   // Sets the most slot pages that the sequence may have; at first CachePlan::buffer_pages(). Fewer leave room
   // for other sequences and cost fetches. There must be slots for the rows that a step selects and for the
   // newest row. Throws Error{context_full} when too few slots are free.
-  void set_most_slots(Timeline& timeline, int64_t n_pages);
+  void set_most_slots(CachedSequence& sequence, int64_t n_pages);
 
   // Makes room for the sequence to grow to `n_tokens`. Throws Error{context_full} when a context holds fewer
   // tokens, or the pools have no room.
-  void reserve(Timeline& timeline, int64_t n_tokens);
+  void reserve(CachedSequence& sequence, int64_t n_tokens);
   // Appends tokens whose rows a step of this role has stored.
-  void append(Timeline& timeline, std::span<const int32_t> tokens, Role role = Role::prefill);
+  void append(CachedSequence& sequence, std::span<const int32_t> tokens, Role role = Role::prefill);
   // The history of these tokens, of which the runs `decoded` were decoded.
   std::vector<int32_t> history(std::span<const int32_t> tokens, std::span<const TokenRun> decoded) const;
   // Removes all tokens from `n_tokens` on.
-  void truncate(Timeline& timeline, int64_t n_tokens);
+  void truncate(CachedSequence& sequence, int64_t n_tokens);
 
   // Called with the number of missing pages: releases that many pages and returns the number released; 0:
   // none is left to release. A page becomes free only when its last user releases it.
@@ -77,7 +77,7 @@ class LatentCache : public PagePins {
   std::optional<PoolPage> take_page();
   // Replaces the sequence's content by this history, whose rows are in these pages [ceil(n_tokens /
   // kPageTokens)]. The sequence becomes one more user of each page.
-  void adopt(Timeline& timeline, std::span<const PoolPage> pages, std::span<const int32_t> history);
+  void adopt(CachedSequence& sequence, std::span<const PoolPage> pages, std::span<const int32_t> history);
 
   // A page's rows of one layer in the host pool, [kPageTokens, row_bytes]. Steps read what the host writes
   // there only after publish(). Any thread may call this while the cache exists.
@@ -92,12 +92,12 @@ class LatentCache : public PagePins {
   int64_t n_free_pages() const { return std::min(row_pages_.n_free(), key_pages_.n_free()); }
   void make_free(const std::function<int64_t()>& n_lacking);
   int64_t take_share();
-  std::vector<PoolPage> pages_of(const Timeline& timeline) const;
-  bool last_page_is_shared(const Timeline& timeline) const;
-  void own_last_page(Timeline& timeline);
-  int64_t slot_pages_for(const Timeline& timeline, int64_t n_row_pages) const;
-  void check_slots(const Timeline& timeline, int64_t n_row_pages) const;
-  void give_slots(Timeline& timeline, bool keeps);
+  std::vector<PoolPage> pages_of(const CachedSequence& sequence) const;
+  bool last_page_is_shared(const CachedSequence& sequence) const;
+  void own_last_page(CachedSequence& sequence);
+  int64_t slot_pages_for(const CachedSequence& sequence, int64_t n_row_pages) const;
+  void check_slots(const CachedSequence& sequence, int64_t n_row_pages) const;
+  void give_slots(CachedSequence& sequence, bool keeps);
 
   CachePlan plan_;
   bool roles_agree_ = true;  // of all devices

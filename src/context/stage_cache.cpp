@@ -49,34 +49,34 @@ StageCache::StageCache(Backend& backend, const CachePlan& plan, int64_t first_la
 
 // Decode reads slots, and so does prefill of a resident sequence. Other rows are streamed through windows in
 // prefill, or read in the row pool.
-void StageCache::begin_step(std::span<Timeline* const> timelines, int64_t n_held, Role role) {
-  const auto n_long = std::ranges::count(timelines, false, &Timeline::is_resident);
+void StageCache::begin_step(std::span<CachedSequence* const> sequences, int64_t n_held, Role role) {
+  const auto n_long = std::ranges::count(sequences, false, &CachedSequence::is_resident);
   const bool reads_slots = role == Role::decode || n_long == 0;
   has_buffers_ = reads_slots && n_long > 0;
   source_ = !reads_slots && windows_[0].n() > 0       ? Source::windows
             : reads_slots && plan_.n_slot_pages() > 0 ? Source::slots
                                                       : Source::rows;
-  for (size_t i = 0; i < timelines.size(); ++i) {
+  for (size_t i = 0; i < sequences.size(); ++i) {
     const auto line = static_cast<int64_t>(i);
-    row_table_.set_line(line, timelines[i]->row_pages());
-    key_table_.set_line(line, timelines[i]->key_pages());
-    if (source_ == Source::slots) slot_table_.set_line(line, timelines[i]->slot_pages());
+    row_table_.set_line(line, sequences[i]->row_pages());
+    key_table_.set_line(line, sequences[i]->key_pages());
+    if (source_ == Source::slots) slot_table_.set_line(line, sequences[i]->slot_pages());
   }
   for (int64_t layer = first_layer_; has_buffers_ && layer < end_layer_; ++layer) {
-    std::vector<TopkBuffer> buffers(timelines.size());  // a resident sequence has none
-    for (size_t i = 0; i < timelines.size(); ++i) {
-      int32_t* its = state(timelines[i]->share(), layer);
-      if (!timelines[i]->is_resident()) buffers[i] = {timelines[i]->n_slots(), its, its + most_slots_};
+    std::vector<TopkBuffer> buffers(sequences.size());  // a resident sequence has none
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      int32_t* its = state(sequences[i]->share(), layer);
+      if (!sequences[i]->is_resident()) buffers[i] = {sequences[i]->n_slots(), its, its + most_slots_};
     }
     buffer_table_.set_line(layer - first_layer_, buffers);
   }
-  if (source_ == Source::windows) begin_windows(*timelines.front(), n_held);
+  if (source_ == Source::windows) begin_windows(*sequences.front(), n_held);
 }
 
 // In a window the sequence's pages are in order, so that its earlier rows are a few long copies.
-void StageCache::begin_windows(const Timeline& timeline, int64_t n_held) {
+void StageCache::begin_windows(const CachedSequence& sequence, int64_t n_held) {
   runs_.clear();
-  const std::vector<int32_t>& pages = timeline.row_pages();
+  const std::vector<int32_t>& pages = sequence.row_pages();
   std::vector<int32_t> places(pages.size());
   std::iota(places.begin(), places.end(), 0);
   slot_table_.set_line(0, places);
@@ -157,8 +157,8 @@ void StageCache::publish_rows(std::span<const PoolPage> pages) {
     });
 }
 
-void StageCache::fill_slots(const Timeline& timeline) {
-  const std::vector<int32_t>&to = timeline.slot_pages(), &from = timeline.row_pages();
+void StageCache::fill_slots(const CachedSequence& sequence) {
+  const std::vector<int32_t>&to = sequence.slot_pages(), &from = sequence.row_pages();
   const auto follows = [&](size_t i) { return to[i] == to[i - 1] + 1 && from[i] == from[i - 1] + 1; };
   std::vector<StreamRows::Copy> copies;
   for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
@@ -174,13 +174,13 @@ int32_t* StageCache::state(int64_t share, int64_t layer) const {
   return states_.data() + (share * (end_layer_ - first_layer_) + layer - first_layer_) * most_slots_ * 2;
 }
 
-void StageCache::reset_buffer(const Timeline& timeline) {
+void StageCache::reset_buffer(const CachedSequence& sequence) {
   std::vector<int32_t> fresh(static_cast<size_t>((end_layer_ - first_layer_) * most_slots_ * 2));
   for (int64_t i = 0; i < end_layer_ - first_layer_; ++i) {
     int32_t* its = fresh.data() + i * most_slots_ * 2;
-    reset({timeline.n_slots(), its, its + most_slots_});
+    reset({sequence.n_slots(), its, its + most_slots_});
   }
-  backend_.upload(state(timeline.share(), first_layer_), fresh.data(), fresh.size() * sizeof(int32_t));
+  backend_.upload(state(sequence.share(), first_layer_), fresh.data(), fresh.size() * sizeof(int32_t));
 }
 
 }  // namespace dsv32

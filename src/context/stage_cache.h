@@ -13,7 +13,7 @@
 
 #include "backend/backend.h"
 #include "context/cache_plan.h"
-#include "context/timeline.h"
+#include "context/cached_sequence.h"
 #include "context/topk_buffer.h"
 
 namespace dsv32 {
@@ -78,7 +78,7 @@ class StageCache {
 
   // Takes the sequences of a step, in the order of its `seq` numbers. In decode each has one token; in
   // prefill there is one sequence, which held n_held tokens before the step.
-  void begin_step(std::span<Timeline* const> timelines, int64_t n_held, Role role);
+  void begin_step(std::span<CachedSequence* const> sequences, int64_t n_held, Role role);
   // Whether the current step looks up rows in top-k buffers.
   bool has_buffers() const { return has_buffers_; }
   // The view of one layer for that step's operations, valid until the next begin_step(). Enter layers in
@@ -92,16 +92,16 @@ class StageCache {
   // Without buffers: copies these pages of rows, which the host wrote, to the device's slots.
   void publish_rows(std::span<const PoolPage> pages);
   // Fills the slots of a resident sequence with its rows from the pool, after all work enqueued so far.
-  void fill_slots(const Timeline& timeline);
+  void fill_slots(const CachedSequence& sequence);
   // Empties the sequence's buffer.
-  void reset_buffer(const Timeline& timeline);
+  void reset_buffer(const CachedSequence& sequence);
 
  private:
   // Consecutive rows of the pool, and their place in a window.
   struct Run {
     int64_t from_row, to_row, n_rows;
   };
-  void begin_windows(const Timeline& timeline, int64_t n_held);
+  void begin_windows(const CachedSequence& sequence, int64_t n_held);
   void stream(int64_t layer);
   int32_t* state(int64_t share, int64_t layer) const;
 

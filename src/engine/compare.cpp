@@ -75,9 +75,9 @@ double deviation(const std::vector<int32_t>& values, const std::vector<int32_t>&
   return static_cast<double>(lacking.size()) / static_cast<double>(reference.size());
 }
 
-// What the observer sees of the token at `pos` at each stage of each layer: observations of one row.
-std::vector<Observation> stages_at(Engine& engine, Tokens tokens, const std::vector<size_t>& borders,
-                                   size_t pos) {
+// What the observer sees of the token at `pos` in each layer: observations of one row.
+std::vector<Observation> observations_at(Engine& engine, Tokens tokens, const std::vector<size_t>& borders,
+                                         size_t pos) {
   std::vector<Observation> rows;
   const size_t last = static_cast<size_t>(std::ranges::upper_bound(borders, pos) - borders.begin()) - 1;
   const auto row_of = [&](auto& values, int64_t width, int64_t n) {
@@ -85,7 +85,7 @@ std::vector<Observation> stages_at(Engine& engine, Tokens tokens, const std::vec
     return std::decay_t<decltype(values)>(first, first + n);
   };
   const auto keep_row = [&](const Observation& seen) {
-    Observation row{seen.stage, seen.layer, 1, seen.width, {}, {}};
+    Observation row{seen.name, seen.layer, 1, seen.width, {}, {}};
     // A token selects at most the positions up to its own; the rest of its row is undefined.
     const int64_t n_ints = std::min(seen.width, static_cast<int64_t>(pos) + 1);
     if (!seen.values.empty()) row.values = row_of(seen.values, seen.width, seen.width);
@@ -106,7 +106,7 @@ void locate(Deviation& found, const std::vector<Observation>& rows,
     const double d = reference[i].ints.empty() ? deviation(rows[i].values, reference[i].values)
                                                : deviation(rows[i].ints, reference[i].ints);
     if (d <= kDeviationTolerance) continue;
-    found.layer = reference[i].layer, found.stage = reference[i].stage, found.stage_deviation = d;
+    found.layer = reference[i].layer, found.name = reference[i].name, found.deviation = d;
     return;
   }
 }
@@ -188,7 +188,8 @@ Deviation compare_engines(Engine& engine, Engine& reference, Tokens tokens) {
   }
   if (found.first_pos >= 0) {
     const size_t pos = static_cast<size_t>(found.first_pos);
-    locate(found, stages_at(engine, tokens, borders, pos), stages_at(reference, tokens, borders, pos));
+    locate(found, observations_at(engine, tokens, borders, pos),
+           observations_at(reference, tokens, borders, pos));
   }
   return found;
 }

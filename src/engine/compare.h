@@ -41,9 +41,11 @@ struct Deviation {
   double largest = 0;                     // of the rows of logits
   int64_t largest_pos = 0;
   int64_t first_pos = -1;  // the first row beyond the tolerance; -1: none
-  int64_t layer = -1;      // of the first stage beyond the tolerance there; -1: only the logits are beyond it
-  std::string stage;       // as the forward pass names it to its observer
-  double stage_deviation = 0;
+  // The first intermediate beyond the tolerance there: its layer, -1 if only the logits are beyond it; as the
+  // forward pass names it to its observer; how far it is.
+  int64_t layer = -1;
+  std::string name;
+  double deviation = 0;
 };
 
 // Runs both engines side by side, prefill and then decode. Each must hold the tokens and have no sequence.

@@ -67,7 +67,7 @@ void Loop::stop_waiting(const Sequence& sequence) {
 bool Loop::turn() {
   end_interrupted();
   begin_ready(false);
-  close_done();  // frees places for requests that wait
+  close_done();  // frees room for requests that wait
   const StepPlan plan = this->plan();
   carry_out(plan);
   std::vector<Sequence*> stepping;
@@ -98,23 +98,23 @@ void Loop::end_interrupted() {
     if (sequence->phase == Phase::is_done) continue;
     attempt(*sequence, [&] {
       if (!sequence->is_interrupted()) return;
-      if (sequence->has_place()) sequence->rest();
+      if (sequence->is_cached()) sequence->rest();
       stop_waiting(*sequence);
       sequence->interrupt();
     });
   }
 }
 
-// Closes the places of requests that are done, and counts their answers' lengths, from which the next ones'
-// are expected. Keeps the place of a talk that is alone, if it is neither shrunk nor suspended.
+// Closes the sequences of requests that are done, and counts their answers' lengths, from which the next
+// ones' are expected. Keeps that of a talk that is alone, if it is neither shrunk nor suspended.
 void Loop::close_done() {
   for (const auto& sequence : sequences_) {
-    if (sequence->phase != Phase::is_done || sequence->is_fixed || !sequence->has_place()) continue;
-    attempt(*sequence, [&] { sequence->note_place(); });
+    if (sequence->phase != Phase::is_done || sequence->is_fixed || !sequence->is_cached()) continue;
+    attempt(*sequence, [&] { sequence->note_held(); });
     const int64_t talk = sequence->request().talk;
-    const bool is_whole = !sequence->is_shrunk && !sequence->timeline().is_suspended();
-    OpenTimeline place = sequence->leave();
-    if (talk != 0 && sequences_.size() == 1 && is_whole) kept_ = std::move(place), kept_talk_ = talk;
+    const bool is_whole = !sequence->is_shrunk && !sequence->cached().is_suspended();
+    OpenSequence cached = sequence->leave();
+    if (talk != 0 && sequences_.size() == 1 && is_whole) kept_ = std::move(cached), kept_talk_ = talk;
     ++n_answers_;
     n_answer_tokens_ += sequence->n_drawn();
   }
@@ -144,17 +144,17 @@ void Loop::rest_if_done(Sequence& sequence) {
 // by their pages in the pool, so that rows are fetched by rising addresses.
 void Loop::decode(std::vector<Sequence*> sequences) {
   std::ranges::sort(sequences, {}, [](const Sequence* sequence) -> const std::vector<int32_t>& {
-    return sequence->timeline().row_pages();
+    return sequence->cached().row_pages();
   });
   std::vector<Sequence*> stepping;
   Step step{Role::decode, {}, {}};
   for (Sequence* sequence : sequences) {
-    Timeline& timeline = sequence->timeline();
-    attempt(*sequence, [&] { engine_.cache().reserve(timeline, timeline.n_tokens() + 1); });
+    CachedSequence& cached = sequence->cached();
+    attempt(*sequence, [&] { engine_.cache().reserve(cached, cached.n_tokens() + 1); });
     rest_if_done(*sequence);
     if (sequence->phase == Phase::is_done) continue;
     stepping.push_back(sequence);
-    step.timelines.push_back(&timeline);
+    step.sequences.push_back(&cached);
     step.tokens.push_back(sequence->next_token());
   }
   if (stepping.empty()) return;
@@ -194,10 +194,10 @@ StepPlan Loop::plan() {
   const CachePlan& cache = engine_.plan().cache;
   std::vector<SequenceState> states;
   for (const auto& sequence : sequences_) {
-    const bool has_place = sequence->is_admitted();
-    sequence->is_suspended = has_place && sequence->timeline().is_suspended();
-    sequence->n_held = has_place ? sequence->timeline().n_tokens() : 0;
-    if (!has_place) sequence->is_shrunk = false;
+    const bool is_cached = sequence->is_admitted();
+    sequence->is_suspended = is_cached && sequence->cached().is_suspended();
+    sequence->n_held = is_cached ? sequence->cached().n_tokens() : 0;
+    if (!is_cached) sequence->is_shrunk = false;
     states.push_back(*sequence);
   }
   for (size_t i = 0; i < states.size(); ++i) share(i, states);
@@ -239,7 +239,7 @@ void Loop::share(size_t i, std::span<SequenceState> states) {
   states[i].donor = static_cast<size_t>(donor - sequences_.begin());
   states[i].n_shared_rows = states[i].n_shared_keys = own.n_common / kPageTokens;
   if (!own.is_admitted() || own.phase == Phase::waits_for_disk || !(*donor)->is_admitted()) return;
-  const Timeline &ours = own.timeline(), &its = (*donor)->timeline();
+  const CachedSequence &ours = own.cached(), &its = (*donor)->cached();
   const auto n_same = [&](const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
     return std::min<int64_t>(std::ranges::mismatch(a, b).in1 - a.begin(), ours.n_tokens() / kPageTokens);
   };
@@ -266,7 +266,7 @@ void Loop::carry_out(const StepPlan& plan) {
 
 void Loop::admit(size_t i) {
   const bool goes_on = kept_ && sequences_[i]->request().talk == kept_talk_;
-  sequences_[i]->admit(goes_on ? std::move(kept_) : OpenTimeline());
+  sequences_[i]->admit(goes_on ? std::move(kept_) : OpenSequence());
   for (size_t j = 0; j < i; ++j)
     if (sequences_[j]->phase == Phase::waits_for_room) ++sequences_[j]->n_overtaken;
 }

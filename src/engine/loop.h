@@ -2,8 +2,8 @@
 //
 // Takes requests, asks the scheduler for the next step, runs it, and draws a token from each of its rows of
 // logits. A request whose pages are still being read from disk is not scheduled. A request that came without
-// a sequence gets a place in the cache when there is room; later it may be suspended, or begin anew. A talk's
-// place is kept for its next request, unless another request comes first. An exception in a step of one
+// a sequence is admitted to the cache when there is room; later it may be suspended, or begin anew. A talk's
+// sequence is kept for its next request, unless another request comes first. An exception in a step of one
 // request is that request's error; an exception in a step of several leaves turn(). One thread at a time.
 #pragma once
 
@@ -25,7 +25,7 @@ class Loop : public Answerer {
   bool is_done(int64_t request) const override { return (*find(request))->phase == Phase::is_done; }
   GenerationResult take(int64_t request) override;
   void drop(int64_t request) override;
-  // After the last request of a talk: frees its place.
+  // After the last request of a talk: frees its room.
   void end_talk(int64_t talk);
 
   // How often a request was suspended, began anew or got a smaller buffer to make room for others.
@@ -57,7 +57,7 @@ class Loop : public Answerer {
 
   Engine& engine_;
   Sequences sequences_;  // in the order of arrival
-  OpenTimeline kept_;    // of the talk kept_talk_, between two of its requests
+  OpenSequence kept_;    // of the talk kept_talk_, between two of its requests
   int64_t kept_talk_ = 0;
   int64_t n_added_ = 0;
   int64_t n_answers_ = 0, n_answer_tokens_ = 0;  // of answers that ended on the loop's own sequences

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "context/timeline.h"
+#include "context/cached_sequence.h"
 #include "engine/sampler.h"
 #include "model/forward.h"
 #include "text/completion_parser.h"
@@ -70,8 +70,9 @@ const std::vector<GenerationOption>& generation_options();
 
 // A prompt to be answered. Tokenizer and sequence must outlive the request.
 struct Request {
-  // The sequence to answer on, which has its place already. It keeps what it holds of the prompt's beginning,
-  // and holds prompt and answer afterwards, the last token perhaps without its row. Null: the loop makes one.
+  // The sequence to answer on, which is in the cache already. It keeps what it holds of the prompt's
+  // beginning, and holds prompt and answer afterwards, the last token perhaps without its row. Null: the loop
+  // makes one.
   Sequence* sequence = nullptr;
   const Tokenizer* tokenizer = nullptr;
   std::vector<int32_t> prompt;
@@ -79,7 +80,7 @@ struct Request {
   std::vector<TokenRun> decoded = {};  // of the prompt: Sequence::decoded() of an earlier sequence
   bool is_held = false;  // `sequence` holds the prompt but for its last token: decode begins with it
   // Requests with the same number, not 0, are a talk: if no other request comes in between, the next one
-  // continues in the place of the one before.
+  // continues on the sequence of the one before.
   int64_t talk = 0;
 };
 

@@ -29,7 +29,7 @@ constexpr int64_t kMostOvertaken = 8;
 // token, nothing.
 enum class Phase { waits_for_room, waits_for_disk, reads_prompt, decodes, is_done };
 
-// Pages of the pools, and shares: each timeline that is not suspended takes one share of the tables, the
+// Pages of the pools, and shares: each sequence that is not suspended takes one share of the tables, the
 // logits and the state of buffers. Describes the whole room, or the part that is taken.
 struct Room {
   int64_t n_row_pages = 0, n_key_pages = 0, n_slot_pages = 0;
@@ -46,7 +46,7 @@ struct Room {
 struct SequenceState {
   Phase phase = Phase::waits_for_room;
   bool is_suspended = false;  // its keys lie in host memory, it has no slots
-  bool is_fixed = false;      // its place is not the loop's: it never gives way
+  bool is_fixed = false;      // not opened by the loop: it never gives way
   int64_t n_held = 0;         // tokens with rows
   int64_t n_prompt = 0;
   int64_t n_most = 0;

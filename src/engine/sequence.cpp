@@ -19,17 +19,17 @@ size_t held_length(std::string_view text, std::string_view stop) {
 
 }  // namespace
 
-// --- Its place
+// --- In the cache
 
-void CloseTimeline::operator()(Timeline* timeline) const {
-  if (engine->forward().n_under_way(*timeline) > 0) engine->forward().abandon();
-  if (PrefixCache* prefixes = engine->prefix_cache()) prefixes->forget(*timeline);
-  engine->cache().close(*timeline);
-  delete timeline;
+void CloseSequence::operator()(CachedSequence* sequence) const {
+  if (engine->forward().n_under_way(*sequence) > 0) engine->forward().abandon();
+  if (PrefixCache* prefixes = engine->prefix_cache()) prefixes->forget(*sequence);
+  engine->cache().close(*sequence);
+  delete sequence;
 }
 
-void Sequence::enter(OpenTimeline place) {
-  place_ = place ? std::move(place) : OpenTimeline(engine_.cache().open().release(), {&engine_});
+void Sequence::enter(OpenSequence cached) {
+  cached_ = cached ? std::move(cached) : OpenSequence(engine_.cache().open().release(), {&engine_});
 }
 
 // Hundreds of sequences may wait for their turn at the disk, and the loop calls this at every turn: asks the
@@ -51,11 +51,11 @@ int64_t Sequence::hold(std::span<const int32_t> prompt, int64_t n_reusable,
   settle();
   int64_t n = std::ranges::mismatch(prompt, tokens()).in1 - prompt.begin();
   if (n == std::ssize(prompt)) --n;
-  if (n < place_->n_tokens()) engine_.cache().truncate(*place_, n);
+  if (n < cached_->n_tokens()) engine_.cache().truncate(*cached_, n);
   n_reusable_ = n_reusable;
   waits_since_.reset();
   PrefixCache* prefixes = engine_.prefix_cache();
-  return prefixes ? prefixes->restore(*place_, prompt, n, decoded) : n;
+  return prefixes ? prefixes->restore(*cached_, prompt, n, decoded) : n;
 }
 
 const char* Sequence::why_none_cached() const {
@@ -66,61 +66,61 @@ const char* Sequence::why_none_cached() const {
 int64_t Sequence::read_chunk(std::span<const int32_t> prompt) {
   const auto start = Clock::now();
   Forward& forward = engine_.forward();
-  const int64_t n_before = place_->n_tokens(), n_left = std::ssize(prompt) - n_before;
+  const int64_t n_before = cached_->n_tokens(), n_left = std::ssize(prompt) - n_before;
   const int64_t n = std::min(forward.max_tokens(), n_left);
-  const int64_t n_through = n_before - forward.n_under_way(*place_);
+  const int64_t n_through = n_before - forward.n_under_way(*cached_);
   const auto chunk = prompt.subspan(static_cast<size_t>(n_before), static_cast<size_t>(n));
   try {
-    forward.run({Role::prefill, {place_.get()}, {chunk.begin(), chunk.end()}, n == n_left});
+    forward.run({Role::prefill, {cached_.get()}, {chunk.begin(), chunk.end()}, n == n_left});
     forward.wait();  // done means computed, also for measurements
   } catch (...) {
     forward.abandon();
     forward.wait();  // its pages are about to be free
-    engine_.cache().truncate(*place_, n_through);
+    engine_.cache().truncate(*cached_, n_through);
     throw;
   }
   if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->note_prefill(n, seconds_since(start));
   remember();
-  return place_->n_tokens();
+  return cached_->n_tokens();
 }
 
 // Unlocks its remembered prefixes, so that they may leave the device too.
 void Sequence::suspend() {
   settle();
-  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->forget(*place_);
-  engine_.cache().suspend(*place_);
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->forget(*cached_);
+  engine_.cache().suspend(*cached_);
 }
 
 void Sequence::set_shrunk(bool shrunk) {
   is_shrunk = shrunk;
   const int64_t n_pages = engine_.plan().cache.buffer_pages();
-  engine_.cache().set_most_slots(*place_, shrunk ? least_buffer_pages(engine_.args()) : n_pages);
+  engine_.cache().set_most_slots(*cached_, shrunk ? least_buffer_pages(engine_.args()) : n_pages);
 }
 
 void Sequence::rest() {
-  if (place_->is_suspended()) return;
+  if (cached_->is_suspended()) return;
   settle();
   remember();
 }
 
 void Sequence::settle() {
-  if (engine_.forward().n_under_way(*place_) == 0) return;
+  if (engine_.forward().n_under_way(*cached_) == 0) return;
   engine_.forward().finish();
   engine_.forward().wait();  // the host may be about to write to its pages, or to read them
 }
 
 void Sequence::distrust() {
-  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->distrust(place_->history());
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->distrust(cached_->history());
 }
 
 std::span<const int32_t> Sequence::reusable() const {
-  const std::span<const int32_t> history = place_->history();
-  const int64_t n_through = std::ssize(history) - engine_.forward().n_under_way(*place_);
+  const std::span<const int32_t> history = cached_->history();
+  const int64_t n_through = std::ssize(history) - engine_.forward().n_under_way(*cached_);
   return history.first(static_cast<size_t>(std::min(n_reusable_, n_through)));
 }
 
 void Sequence::remember() {
-  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->remember(*place_, reusable());
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->remember(*cached_, reusable());
 }
 
 std::vector<TokenRun> Sequence::decoded() const {
@@ -148,7 +148,7 @@ void Sequence::ask(Request request, Listener& listener, int64_t number_) {
 
 void Sequence::begin_anew() {
   is_fixed = request_.sequence != nullptr, is_shrunk = false;
-  if (!is_fixed) place_.reset();
+  if (!is_fixed) cached_.reset();
   phase = !is_fixed ? Phase::waits_for_room : request_.is_held ? Phase::decodes : Phase::waits_for_disk;
   parser_.emplace(*request_.tokenizer, request_.options.thinking);
   stops_ = StopStrings(request_.options.stops);
@@ -159,8 +159,8 @@ void Sequence::begin_anew() {
   error_.reset();
 }
 
-void Sequence::admit(OpenTimeline place) {
-  enter(std::move(place));
+void Sequence::admit(OpenSequence cached) {
+  enter(std::move(cached));
   tally_before_ = engine_.forward().buffer_tally();
   phase = Phase::waits_for_disk;
   begun_ = Clock::now();
@@ -188,7 +188,7 @@ void Sequence::prompt_nears(int64_t n_done) {
 }
 
 void Sequence::read_prompt() try {
-  const int64_t n_before = place_->n_tokens();
+  const int64_t n_before = cached_->n_tokens();
   const auto n = static_cast<double>(std::min(engine_.forward().max_tokens(), n_prompt - n_before));
   const StepWatch watch{[this] { return is_interrupted(); },
                         [&](double share) { prompt_nears(n_before + static_cast<int64_t>(share * n)); }};
@@ -249,10 +249,10 @@ void Sequence::fail(const Error& error) {
   phase = Phase::is_done;
 }
 
-void Sequence::note_place() {
+void Sequence::note_held() {
   const Forward::BufferTally now = engine_.forward().buffer_tally();
   result_.decoded = decoded();
-  result_.n_held_tokens = place_->n_tokens();
+  result_.n_held_tokens = cached_->n_tokens();
   result_.buffer_tally = {now.n_rows - tally_before_.n_rows, now.n_misses - tally_before_.n_misses};
 }
 
@@ -293,7 +293,7 @@ int64_t ByHand::sync(std::span<const int32_t> prompt) {
 
 void ByHand::step(int32_t token) {
   engine_.check_prompt({&token, 1});
-  engine_.forward().run({Role::decode, {&timeline()}, {token}});
+  engine_.forward().run({Role::decode, {&cached()}, {token}});
 }
 
 const std::vector<float>& ByHand::logits() {
@@ -317,7 +317,7 @@ std::vector<float> ByHand::all_logits(std::span<const int32_t> tokens) {
   const auto chunk = static_cast<size_t>(engine_.forward().max_tokens());
   for (size_t begin = 0; begin < tokens.size(); begin += chunk) {
     const std::span<const int32_t> some = tokens.subspan(begin, std::min(chunk, tokens.size() - begin));
-    engine_.forward().run({Role::prefill, {&timeline()}, {some.begin(), some.end()}, std::ssize(some)});
+    engine_.forward().run({Role::prefill, {&cached()}, {some.begin(), some.end()}, std::ssize(some)});
     const std::vector<float> logits = engine_.forward().logits();
     all.insert(all.end(), logits.begin(), logits.end());
   }

@@ -1,11 +1,11 @@
-// A sequence: its place in the cache, which of its prefixes later requests may reuse, and the request that it
-// answers; and ByHand, a sequence that is driven step by step, without a request.
+// A sequence: what the cache holds of it, which of its prefixes later requests may reuse, and the request
+// that it answers; and ByHand, a sequence that is driven step by step, without a request.
 //
 //   waits_for_room -> waits_for_disk -> reads_prompt -> decodes -> is_done
 //
 // The loop decides when each phase comes; the sequence carries it out and tells the request's listener. The
 // sequence computes the chunks of its prompt; the loop runs the steps of several sequences, and draws. A
-// prompt is always given whole, and only the tokens that the place lacks are computed. One thread at a time.
+// prompt is always given whole, and only the tokens that the cache lacks are computed. One thread at a time.
 #pragma once
 
 #include <chrono>
@@ -45,12 +45,12 @@ class StopStrings {
   bool found_ = false;
 };
 
-// A timeline of the engine's cache that closes itself.
-struct CloseTimeline {
+// A sequence of the engine's cache that closes itself.
+struct CloseSequence {
   Engine* engine = nullptr;
-  void operator()(Timeline* timeline) const;
+  void operator()(CachedSequence* sequence) const;
 };
-using OpenTimeline = std::unique_ptr<Timeline, CloseTimeline>;
+using OpenSequence = std::unique_ptr<CachedSequence, CloseSequence>;
 
 class Sequence : public SequenceState {
  public:
@@ -60,17 +60,17 @@ class Sequence : public SequenceState {
 
   Engine& engine() const { return engine_; }
 
-  // --- Its place
+  // --- In the cache
 
-  // Takes `place`, or opens an empty one. Throws as LatentCache::open() does.
-  void enter(OpenTimeline place = {});
-  OpenTimeline leave() { return std::move(place_); }
-  bool has_place() const { return place_ != nullptr; }
+  // Takes `cached`, or opens an empty one. Throws as LatentCache::open() does.
+  void enter(OpenSequence cached = {});
+  OpenSequence leave() { return std::move(cached_); }
+  bool is_cached() const { return cached_ != nullptr; }
 
-  Timeline& timeline() { return *place_; }
-  const Timeline& timeline() const { return *place_; }
-  const std::vector<int32_t>& tokens() const { return place_->tokens(); }
-  int64_t context_left() const { return engine_.plan().cache.max_context - place_->n_tokens(); }
+  CachedSequence& cached() { return *cached_; }
+  const CachedSequence& cached() const { return *cached_; }
+  const std::vector<int32_t>& tokens() const { return cached_->tokens(); }
+  int64_t context_left() const { return engine_.plan().cache.max_context - cached_->n_tokens(); }
 
   // Whether hold() of this prompt would not wait for the disk; begins to read its pages. Takes the same
   // prompt at each call until hold().
@@ -90,7 +90,7 @@ class Sequence : public SequenceState {
   // suspend() frees its room on the device, resume() takes room again; no step in between. Throws as
   // LatentCache::resume() does.
   void suspend();
-  void resume() { engine_.cache().resume(*place_); }
+  void resume() { engine_.cache().resume(*cached_); }
   // Shrinks its buffer to the fewest slots, or makes it whole. Throws as LatentCache::set_most_slots() does.
   void set_shrunk(bool shrunk);
   // Remembers what the steps appended. Called when no step follows for now.
@@ -107,8 +107,8 @@ class Sequence : public SequenceState {
   void ask(Request request, Listener& listener, int64_t number_);
   // As if it had just been asked: the same seed gives the same tokens.
   void begin_anew();
-  // Enters `place`, or an empty one.
-  void admit(OpenTimeline place);
+  // Enters `cached`, or an empty one.
+  void admit(OpenSequence cached);
   bool is_ready() { return is_ready(request_.prompt, request_.decoded); }
   void begin_prompt();
   // Computes the next chunk of its prompt. If interrupted within the chunk, the sequence ends before it.
@@ -122,8 +122,8 @@ class Sequence : public SequenceState {
   bool is_interrupted() { return listener_->is_interrupted(); }
   void interrupt() { finish(FinishReason::interrupted); }
   void fail(const Error& error);
-  // Adds to the result what the place holds at the end of the answer.
-  void note_place();
+  // Adds to the result what the cache holds at the end of the answer.
+  void note_held();
   // Once the request is done. Throws the Error that it failed with.
   GenerationResult take_result();
 
@@ -151,7 +151,7 @@ class Sequence : public SequenceState {
 
  private:
   using Clock = std::chrono::steady_clock;
-  OpenTimeline place_;
+  OpenSequence cached_;
   int64_t n_reusable_ = 0;
   std::optional<uint64_t> waits_since_;  // PrefixCache::n_changes() when it was last told to wait its turn
 

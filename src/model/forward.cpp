@@ -16,19 +16,19 @@ Forward::Forward(std::span<const StageLayers> stages, const ModelArgs& args, con
 
 void Forward::run(Step step) {
   const bool is_decode = step.role == Role::decode;
-  const std::vector<Timeline*> timelines = step.timelines;
-  if (timelines.size() != (is_decode ? step.tokens.size() : 1))
+  const std::vector<CachedSequence*> sequences = step.sequences;
+  if (sequences.size() != (is_decode ? step.tokens.size() : 1))
     fail(ErrorKind::internal,
-         format("a step of %zu tokens for %zu timelines", step.tokens.size(), timelines.size()));
-  step.n_held = timelines.front()->n_tokens();
+         format("a step of %zu tokens for %zu sequences", step.tokens.size(), sequences.size()));
+  step.n_held = sequences.front()->n_tokens();
   if (is_decode) step.n_logits = step.n_tokens();
-  for (size_t i = 0; i < timelines.size(); ++i)
-    cache_.reserve(*timelines[i], timelines[i]->n_tokens() + std::ssize(step.tokens_of(i)));
+  for (size_t i = 0; i < sequences.size(); ++i)
+    cache_.reserve(*sequences[i], sequences[i]->n_tokens() + std::ssize(step.tokens_of(i)));
   const auto running = std::make_shared<const Step>(std::move(step));
   advance(running);
   if (running->n_logits > 0) finish();
-  for (size_t i = 0; i < timelines.size(); ++i)
-    cache_.append(*timelines[i], running->tokens_of(i), running->role);
+  for (size_t i = 0; i < sequences.size(); ++i)
+    cache_.append(*sequences[i], running->tokens_of(i), running->role);
 }
 
 // Moves each step under way through one more stage, and `entering` through the first.
@@ -58,11 +58,11 @@ void Forward::hand_over(size_t from) {
       {before.hidden_states(), &after.backend(), after.hidden_states(), before.n_tokens() * args_.dim});
 }
 
-int64_t Forward::n_under_way(const Timeline& timeline) const {
+int64_t Forward::n_under_way(const CachedSequence& sequence) const {
   int64_t n = 0;
   for (const StepOnItsWay& step : left_)
-    for (size_t i = 0; step && i < step->timelines.size(); ++i)
-      if (step->timelines[i] == &timeline) n += std::ssize(step->tokens_of(i));
+    for (size_t i = 0; step && i < step->sequences.size(); ++i)
+      if (step->sequences[i] == &sequence) n += std::ssize(step->tokens_of(i));
   return n;
 }
 
@@ -98,8 +98,8 @@ Forward::BufferTally Forward::buffer_tally() const {
   return sum;
 }
 
-void Forward::set_observer(const Observer& observer, const std::vector<std::string>& stages) {
-  for (const auto& stage : stages_) stage->set_observer(observer, stages);
+void Forward::set_observer(const Observer& observer, const std::vector<std::string>& names) {
+  for (const auto& stage : stages_) stage->set_observer(observer, names);
 }
 
 }  // namespace dsv32

@@ -32,7 +32,7 @@ class Forward {
   void run(Step step);
   // How many of the sequence's last tokens have not gone through all stages. Their rows must be neither
   // shared nor released yet.
-  int64_t n_under_way(const Timeline& timeline) const;
+  int64_t n_under_way(const CachedSequence& sequence) const;
   // Completes all steps that are under way, or drops them.
   void finish();
   void abandon();
@@ -64,9 +64,9 @@ class Forward {
   // For measuring, on one device: appends the laps' names to `laps`. Null: no laps are marked.
   void set_laps(Laps* laps) { stages_.front()->set_laps(laps); }
 
-  // Calls the observer with the named intermediates (Observation::stage) of every layer, or with all when
+  // Calls the observer with the named intermediates (Observation::name) of every layer, or with all when
   // none is named. Slow: each is downloaded. An empty observer turns it off.
-  void set_observer(const Observer& observer, const std::vector<std::string>& stages = {});
+  void set_observer(const Observer& observer, const std::vector<std::string>& names = {});
 
  private:
   using StepOnItsWay = std::shared_ptr<const Step>;

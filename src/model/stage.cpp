@@ -70,7 +70,7 @@ void Stage::begin(const Step& step) {
   backend_.begin_step();
   if (laps_) backend_.mark();
   upload(step);
-  cache_.begin_step(step.timelines, step.n_held, step.role);
+  cache_.begin_step(step.sequences, step.n_held, step.role);
   n_logits_ = step.n_logits;
   layer_ = cache_.first_layer();
   if (is_last()) place_logits();
@@ -83,14 +83,14 @@ void Stage::upload(const Step& step) {
   std::vector<int32_t> ints = step.tokens;
   ints.resize(3 * n);
   for (size_t i = 0; i < n; ++i) {
-    const int64_t pos = is_decode ? step.timelines[i]->n_tokens() : step.n_held + static_cast<int64_t>(i);
+    const int64_t pos = is_decode ? step.sequences[i]->n_tokens() : step.n_held + static_cast<int64_t>(i);
     ints[n + i] = static_cast<int32_t>(pos);
     ints[2 * n + i] = is_decode ? static_cast<int32_t>(i) : 0;
   }
   backend_.upload(act_.step_ints.data(), ints.data(), ints.size() * sizeof(int32_t));
   const int64_t max_pos = *std::ranges::max_element(std::span(ints).subspan(n, n));
   step_ = {static_cast<int64_t>(n),
-           std::ssize(step.timelines),
+           std::ssize(step.sequences),
            is_decode ? recordable_max_pos(max_pos) : max_pos,
            act_.step_ints.data(),
            act_.step_ints.data() + n,
@@ -203,8 +203,8 @@ Matmul Stage::product(const WeightMatrix& weight, const float* x, float* y) cons
   return {weight, x, weight.n_cols, y, piece_.n_tokens, piece_.role};
 }
 
-bool Stage::is_observed(const char* stage) const {
-  return observer_ && (observed_stages_.empty() || std::ranges::count(observed_stages_, stage) > 0);
+bool Stage::is_observed(const char* name) const {
+  return observer_ && (observed_names_.empty() || std::ranges::count(observed_names_, name) > 0);
 }
 
 void Stage::lap(const char* name) {
@@ -213,17 +213,17 @@ void Stage::lap(const char* name) {
   laps_->push_back(name);
 }
 
-void Stage::observe(const char* stage, const float* values, int64_t width) {
-  if (!is_observed(stage)) return;
-  Observation seen{stage, layer_, piece_.n_tokens, width, {}, {}};
+void Stage::observe(const char* name, const float* values, int64_t width) {
+  if (!is_observed(name)) return;
+  Observation seen{name, layer_, piece_.n_tokens, width, {}, {}};
   seen.values.resize(static_cast<size_t>(piece_.n_tokens * width));
   backend_.download(seen.values.data(), values, seen.values.size() * sizeof(float));
   observer_(seen);
 }
 
-void Stage::observe_ints(const char* stage, int32_t* ints, int64_t width) {
-  if (!is_observed(stage)) return;
-  Observation seen{stage, layer_, piece_.n_tokens, width, {}, {}, ints};
+void Stage::observe_ints(const char* name, int32_t* ints, int64_t width) {
+  if (!is_observed(name)) return;
+  Observation seen{name, layer_, piece_.n_tokens, width, {}, {}, ints};
   seen.ints.resize(static_cast<size_t>(piece_.n_tokens * width));
   backend_.download(seen.ints.data(), ints, seen.ints.size() * sizeof(int32_t));
   observer_(seen);

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "context/cached_sequence.h"
 #include "context/stage_cache.h"
-#include "context/timeline.h"
 #include "weights/weights.h"
 
 namespace dsv32 {
@@ -27,14 +27,14 @@ namespace dsv32 {
 // depends on its own sequence and the role alone.
 struct Step {
   Role role = Role::prefill;
-  std::vector<Timeline*> timelines;
+  std::vector<CachedSequence*> sequences;
   std::vector<int32_t> tokens;  // follow the tokens that their sequences hold
   int64_t n_logits = 0;         // how many last tokens of a prefill step get logits; in decode all
   int64_t n_held = 0;           // tokens of the prompt's sequence before the step; set by Forward
 
   int64_t n_tokens() const { return std::ssize(tokens); }
-  std::span<const int32_t> tokens_of(size_t timeline) const {
-    return role == Role::decode ? std::span(tokens).subspan(timeline, 1) : tokens;
+  std::span<const int32_t> tokens_of(size_t sequence) const {
+    return role == Role::decode ? std::span(tokens).subspan(sequence, 1) : tokens;
   }
 };
 
@@ -45,9 +45,9 @@ struct StepWatch {
 };
 
 // A named intermediate of a step, downloaded, for comparison with another implementation. An observer may
-// replace the indexer's selection: upload positions to `device_ints` of the stage "selected".
+// replace the indexer's selection: upload positions to `device_ints` of "selected".
 struct Observation {
-  const char* stage;  // "qr", "q", "latent_row", "index_q", ... (see the calls of observe())
+  const char* name;  // "qr", "q", "latent_row", "index_q", ... (see the calls of observe())
   int64_t layer, n_tokens, width;
   std::vector<float> values;       // [n_tokens, width], or
   std::vector<int32_t> ints;       // [n_tokens, width]
@@ -182,8 +182,8 @@ class Stage {
   };
   void set_forced(const Forced& forced) { forced_ = forced; }
   void set_laps(Laps* laps) { laps_ = laps; }
-  void set_observer(Observer observer, std::vector<std::string> stages) {
-    observer_ = std::move(observer), observed_stages_ = std::move(stages);
+  void set_observer(Observer observer, std::vector<std::string> names) {
+    observer_ = std::move(observer), observed_names_ = std::move(names);
   }
 
  private:
@@ -229,9 +229,9 @@ class Stage {
   float* x() { return act_.x.data() + first_ * args_.dim; }
   float* out() { return act_.out.data() + first_ * args_.dim; }
   Matmul product(const WeightMatrix& weight, const float* x, float* y) const;
-  void observe(const char* stage, const float* values, int64_t width);
-  void observe_ints(const char* stage, int32_t* ints, int64_t width);
-  bool is_observed(const char* stage) const;
+  void observe(const char* name, const float* values, int64_t width);
+  void observe_ints(const char* name, int32_t* ints, int64_t width);
+  bool is_observed(const char* name) const;
   void lap(const char* name);
 
   Backend& backend_;
@@ -254,7 +254,7 @@ class Stage {
   const int32_t* selected_ = nullptr;  // the layer's selection: act_.selected or a forced one
   Laps* laps_ = nullptr;
   Observer observer_;
-  std::vector<std::string> observed_stages_;  // empty: all
+  std::vector<std::string> observed_names_;  // empty: all
 
   // All parameters of a decode step's operations that differ between steps.
   struct RecordKey {

@@ -113,9 +113,9 @@ PrefixCache::Deadline PrefixCache::heads_until(int64_t n_tokens) {
 void PrefixCache::attach(const StoredSegment& segment) {
   Attached& behind = attached_[segment.parent];
   if (segment.first_page == 0) behind = {tree_.root(), 0};
-  const PrefixTree::Place place = tree_.attach_behind(behind.place, behind.end_page - segment.first_page,
-                                                      segment.tokens, segment.chain, segment.use);
-  attached_[segment.chain] = {place, segment.first_page + segment.n_pages};
+  const PrefixTree::PageRef last = tree_.attach_behind(behind.last, behind.end_page - segment.first_page,
+                                                       segment.tokens, segment.chain, segment.use);
+  attached_[segment.chain] = {last, segment.first_page + segment.n_pages};
 }
 
 // --- speeds --------------------------------------------------------------------------------------
@@ -178,18 +178,18 @@ PrefixCache::Deadline PrefixCache::deadline(int64_t n_tokens) const {
 
 // --- for prompts and sequences -------------------------------------------------------------------
 
-int64_t PrefixCache::restore(Timeline& timeline, Tokens tokens, int64_t n_held, Runs decoded) {
+int64_t PrefixCache::restore(CachedSequence& sequence, Tokens tokens, int64_t n_held, Runs decoded) {
   int64_t n = n_held;
   attempt([&] {
     std::vector<int32_t> history = pool_->history(tokens, decoded);
-    std::copy_n(timeline.history().begin(), n_held, history.begin());
-    n = try_restore(timeline, history, n_held);
+    std::copy_n(sequence.history().begin(), n_held, history.begin());
+    n = try_restore(sequence, history, n_held);
   });
   return n;
 }
 
-int64_t PrefixCache::try_restore(Timeline& timeline, Tokens history, int64_t n_held) {
-  locks_[&timeline] = lock_pages(history.first(static_cast<size_t>(n_held)));
+int64_t PrefixCache::try_restore(CachedSequence& sequence, Tokens history, int64_t n_held) {
+  locks_[&sequence] = lock_pages(history.first(static_cast<size_t>(n_held)));
   open_store();
   if (heads_) take_heads(heads_until(std::ssize(history)));
   prefetched_.clear();
@@ -212,8 +212,8 @@ int64_t PrefixCache::try_restore(Timeline& timeline, Tokens history, int64_t n_h
   std::vector<PoolPage> pages;
   for (const PrefixPage& page : match.pages) pages.push_back(page.pool);
   PrefixTree::Lock lock = lock_pages(wanted.first(static_cast<size_t>(match.n_tokens)));
-  pool_->adopt(timeline, pages, history.first(static_cast<size_t>(match.n_tokens)));
-  locks_[&timeline] = std::move(lock);
+  pool_->adopt(sequence, pages, history.first(static_cast<size_t>(match.n_tokens)));
+  locks_[&sequence] = std::move(lock);
   why_none_ = "";
   return match.n_tokens;
 }
@@ -227,23 +227,23 @@ void PrefixCache::use(const PrefixTree::Match& match) {
   if (store_) store_->record_use(segments);
 }
 
-// Locks only the whole pages of a timeline against eviction. Once the tree has evicted the page after them,
-// the timeline need not copy it.
+// Locks only the whole pages of a sequence against eviction. Once the tree has evicted the page after them,
+// the sequence need not copy it.
 PrefixTree::Lock PrefixCache::lock_pages(Tokens tokens) {
   return tree_.lock(tree_.match(first_pages(tokens, whole_pages(tokens.size()))));
 }
 
-void PrefixCache::forget(const Timeline& timeline) { locks_.erase(&timeline); }
+void PrefixCache::forget(const CachedSequence& sequence) { locks_.erase(&sequence); }
 
-void PrefixCache::remember(const Timeline& timeline, Tokens history) {
+void PrefixCache::remember(const CachedSequence& sequence, Tokens history) {
   attempt([&] {
     const int64_t n_pages = whole_pages(history.size());
     if (n_pages == 0) return;
     const Tokens path = first_pages(history, n_pages);
     std::vector<PrefixPage> pages;
-    for (int64_t i = 0; i < n_pages; ++i) pages.push_back({.pool = timeline.page(i), .disk = {}});
+    for (int64_t i = 0; i < n_pages; ++i) pages.push_back({.pool = sequence.page(i), .disk = {}});
     tree_.insert(path, pages);
-    locks_[&timeline] = lock_pages(path);
+    locks_[&sequence] = lock_pages(path);
     open_store();
     if (!is_storing_ || !(store_ ? store_->can_write() : is_unidentified() || heads_)) return;
     std::erase_if(to_store_, [&](const std::vector<int32_t>& shorter) {

@@ -5,7 +5,7 @@
 // failure of the disk, or a lack of memory or threads, is a miss. All functions are for the computing thread;
 // other threads read and write.
 //
-// Where the roles' bits differ, tree and store hold histories (Timeline::history) in place of tokens: a
+// Where the roles' bits differ, tree and store hold histories (CachedSequence::history) in place of tokens: a
 // prompt finds a row that decode made only if it says that decode made it.
 //
 // Invariants: a page that a read or write job names is retained for it until the job is taken back; only
@@ -38,7 +38,7 @@ class PrefixCache {
   // Until `identity` returns a fingerprint, and without a usable directory (after one warning), prefixes are
   // kept only in memory.
   PrefixCache(std::shared_ptr<LatentCache> pool, Identity identity, const PrefixCacheOptions& options);
-  // Stores the paths that wait. The timelines may be closed already. A thread whose read or write hangs is
+  // Stores the paths that wait. The sequences may be closed already. A thread whose read or write hangs is
   // left behind, and keeps the pool.
   ~PrefixCache();
 
@@ -58,19 +58,19 @@ class PrefixCache {
   Readiness readiness(Tokens tokens, Runs decoded = {});
   uint64_t n_changes() const { return n_reads_ended_ + tree_.n_changes(); }
 
-  // `timeline` holds the first n_held of `tokens`, made by either role. Extends it to a longer prefix if one
+  // `sequence` holds the first n_held of `tokens`, made by either role. Extends it to a longer prefix if one
   // is known and worth reading, but never to the last token. Returns how many tokens it holds.
-  int64_t restore(Timeline& timeline, Tokens tokens, int64_t n_held, Runs decoded = {});
+  int64_t restore(CachedSequence& sequence, Tokens tokens, int64_t n_held, Runs decoded = {});
 
   // Cancels the current read; a request that still needs it must ask again.
   void end_reading();
 
-  // `timeline` begins with this history: adds its whole pages to the tree, and stores them by the write
+  // `sequence` begins with this history: adds its whole pages to the tree, and stores them by the write
   // policy.
-  void remember(const Timeline& timeline, Tokens history);
+  void remember(const CachedSequence& sequence, Tokens history);
 
-  // To be called before the timeline is closed.
-  void forget(const Timeline& timeline);
+  // To be called before the sequence is closed.
+  void forget(const CachedSequence& sequence);
 
   // Notes the speed of computing, with which restore() compares that of a read.
   void note_prefill(int64_t n_tokens, double seconds);
@@ -116,7 +116,7 @@ class PrefixCache {
   Deadline deadline(int64_t n_tokens) const;
   double prefill_seconds(int64_t n_tokens) const;
 
-  int64_t try_restore(Timeline& timeline, Tokens history, int64_t n_held);
+  int64_t try_restore(CachedSequence& sequence, Tokens history, int64_t n_held);
   PrefixTree::Lock lock_pages(Tokens tokens);
   void use(const PrefixTree::Match& match);
   int64_t reclaim(int64_t n_pages);
@@ -156,7 +156,7 @@ class PrefixCache {
   // then.
   std::shared_ptr<HeadReader> heads_;
   struct Attached {
-    PrefixTree::Place place;
+    PrefixTree::PageRef last;  // page
     int64_t end_page = 0;
   };
   std::map<Hash256, Attached> attached_;
@@ -175,7 +175,7 @@ class PrefixCache {
   std::unique_ptr<Reading> reading_;
   uint64_t n_reads_ended_ = 0;
   std::list<std::shared_ptr<ReadJob>> reads_;  // the current one, and given-up ones with pages
-  std::unordered_map<const Timeline*, PrefixTree::Lock> locks_;
+  std::unordered_map<const CachedSequence*, PrefixTree::Lock> locks_;
   std::list<std::vector<int32_t>> to_store_;  // paths, whole pages
   bool is_storing_ = true;
   const char* why_none_ = "";

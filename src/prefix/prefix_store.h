@@ -111,7 +111,7 @@ class PrefixStore {
  private:
   using Clock = std::chrono::steady_clock;
   // A segment's pages; others may continue it from the end of each.
-  struct Place {
+  struct PageRange {
     int64_t first_page, end_page;
   };
 
@@ -136,7 +136,7 @@ class PrefixStore {
   std::deque<std::shared_ptr<const SegmentFile>> open_;
   std::vector<Hash256> uses_;  // not on the disk yet, in order
   // The segments that find() has read: by chain hash, and those that wait for their parents, by parent.
-  std::map<Hash256, Place> reached_;
+  std::map<Hash256, PageRange> reached_;
   std::multimap<Hash256, StoredSegment> waiting_;
   ReadStats read_;
   int n_reading_ = 0;

@@ -129,9 +129,9 @@ void PrefixTree::attach_segment(Tokens tokens, int64_t first_page, const Hash256
   attach(*root_, tokens, first_page, segment, use);
 }
 
-PrefixTree::Place PrefixTree::attach_behind(const Place& place, int64_t n_back, Tokens tokens,
-                                            const Hash256& segment, const UseRecord& use) {
-  const std::shared_ptr<Node> last = place.lock();
+PrefixTree::PageRef PrefixTree::attach_behind(const PageRef& behind, int64_t n_back, Tokens tokens,
+                                              const Hash256& segment, const UseRecord& use) {
+  const std::shared_ptr<Node> last = behind.lock();
   if (!last) return {};
   Node* from = last.get();
   for (; n_back > 0; --n_back) from = from->parent;

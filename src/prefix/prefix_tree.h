@@ -111,12 +111,12 @@ class PrefixTree {
   void attach_segment(std::span<const int32_t> tokens, int64_t first_page, const Hash256& segment,
                       const UseRecord& use = {});
   // A page, or the root; expired once the page has left the tree.
-  using Place = std::weak_ptr<Node>;
-  Place root() const { return root_; }
+  using PageRef = std::weak_ptr<Node>;
+  PageRef root() const { return root_; }
   // Like attach_segment(), without the walk from the root: `tokens` are the segment's own, and follow the
-  // page that is `n_back` pages before `place`. Returns the place of the segment's last page.
-  Place attach_behind(const Place& place, int64_t n_back, std::span<const int32_t> tokens,
-                      const Hash256& segment, const UseRecord& use);
+  // page that is `n_back` pages before `behind`. Returns the segment's last page.
+  PageRef attach_behind(const PageRef& behind, int64_t n_back, std::span<const int32_t> tokens,
+                        const Hash256& segment, const UseRecord& use);
   // Drops all references to a segment, and the holes that this makes (invariant 3). Walks the whole tree.
   void forget_segment(const Hash256& segment);
 

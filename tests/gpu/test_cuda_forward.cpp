@@ -16,7 +16,7 @@
 #include "tests/support/supported_types.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 #include "text/tokenizer.h"
 
 using namespace dsv32;
@@ -232,13 +232,13 @@ BOOST_AUTO_TEST_CASE(greedy_text_equals_the_cpus) {
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
   const auto text = [&](const char* backend, const char* prompt) {
     Engine engine(file, options_of({.backend = backend, .kv_type = KvType::f32}, 256));
-    ByHand session(engine);
+    ByHand sequence(engine);
     std::vector<int32_t> ids = tokenizer->encode(prompt, false);
-    for (const int32_t id : ids) session.step(id);
+    for (const int32_t id : ids) sequence.step(id);
     for (int i = 0; i < 40; ++i) {
-      const std::vector<float>& logits = session.logits();
+      const std::vector<float>& logits = sequence.logits();
       ids.push_back(static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin()));
-      session.step(ids.back());
+      sequence.step(ids.back());
     }
     return ids;
   };
@@ -289,7 +289,7 @@ BOOST_AUTO_TEST_CASE(prefill_gives_the_same_bits_however_it_is_cut) {
       BOOST_TEST(same_bits(logits_of(path, {.chunk = 1}, some), logits_of(path, {}, some)), "single tokens");
 }
 
-// What the session holds of the prompt already, cut at random and once with a single token left, changes
+// What the sequence holds of the prompt already, cut at random and once with a single token left, changes
 // neither the last token's logits nor those of the steps behind it.
 BOOST_AUTO_TEST_CASE(a_held_beginning_changes_nothing) {
   const std::vector<int32_t> tokens = random_tokens(500, 1), others = random_tokens(500, 2);
@@ -298,28 +298,28 @@ BOOST_AUTO_TEST_CASE(a_held_beginning_changes_nothing) {
   for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>(), std::optional<int64_t>(256)}) {
     if (is_left_out(n_cases, 2)) continue;
     Engine engine(file, options_of({.topk_buffer = topk_buffer}, 600));
-    const auto answer = [&](ByHand& session) {
-      session.sync(tokens);
-      std::vector<float> logits = session.logits();
+    const auto answer = [&](ByHand& sequence) {
+      sequence.sync(tokens);
+      std::vector<float> logits = sequence.logits();
       for (int32_t i = 0; i < 3; ++i) {
-        session.step(i);
-        logits.insert(logits.end(), session.logits().begin(), session.logits().end());
+        sequence.step(i);
+        logits.insert(logits.end(), sequence.logits().begin(), sequence.logits().end());
       }
       return logits;
     };
     std::vector<float> cold;
     {
-      ByHand session(engine);
-      cold = answer(session);
+      ByHand sequence(engine);
+      cold = answer(sequence);
     }
-    ByHand session(engine);
+    ByHand sequence(engine);
     Rng rng(3);
     for (int i = 0; i < 8; ++i) {
       const auto n = static_cast<int64_t>(i == 0 ? 499 : 1 + rng.next() % 499);
       std::vector<int32_t> mixed(tokens.begin(), tokens.begin() + n);
       mixed.insert(mixed.end(), others.begin(), others.begin() + static_cast<int64_t>(rng.next() % 40));
-      session.sync(mixed);
-      BOOST_TEST(same_bits(answer(session), cold), n << " tokens held");
+      sequence.sync(mixed);
+      BOOST_TEST(same_bits(answer(sequence), cold), n << " tokens held");
     }
   }
 }

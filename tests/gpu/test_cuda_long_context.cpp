@@ -12,7 +12,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 using namespace dsv32;
 
@@ -42,16 +42,16 @@ EngineOptions options_of(const char* backend, KvType kv_type, int64_t topk_buffe
 
 // Runs tokens [begin, end) as one step, a single one as decode, and returns their logits, or those of the
 // last.
-std::vector<float> run_step(Engine& engine, Timeline& timeline, const std::vector<int32_t>& tokens,
+std::vector<float> run_step(Engine& engine, CachedSequence& sequence, const std::vector<int32_t>& tokens,
                             int64_t begin, int64_t end, bool wants_all = true) {
   const Role role = end - begin == 1 ? Role::decode : Role::prefill;
   engine.forward().run(
-      {role, {&timeline}, {tokens.begin() + begin, tokens.begin() + end}, wants_all ? end - begin : 1});
+      {role, {&sequence}, {tokens.begin() + begin, tokens.begin() + end}, wants_all ? end - begin : 1});
   return engine.forward().logits();
 }
 
 // Both caches gave their only sequence the pages 0, 1, 2, ... : the pools can be copied as they are.
-void copy_cache(Engine& from, Engine& to, Timeline& target, const std::vector<int32_t>& tokens) {
+void copy_cache(Engine& from, Engine& to, CachedSequence& target, const std::vector<int32_t>& tokens) {
   to.cache().reserve(target, kContext - kTail);
   to.cache().append(target, std::span(tokens).first(kContext - kTail));
   const CachePlan& plan = from.plan().cache;
@@ -65,24 +65,24 @@ void copy_cache(Engine& from, Engine& to, Timeline& target, const std::vector<in
 }
 
 // The tail's logits: a prefill step, then single tokens.
-std::vector<float> tail_logits(Engine& engine, Timeline& timeline, const std::vector<int32_t>& tokens) {
-  std::vector<float> all = run_step(engine, timeline, tokens, kContext - kTail, kContext - kDecoded);
+std::vector<float> tail_logits(Engine& engine, CachedSequence& sequence, const std::vector<int32_t>& tokens) {
+  std::vector<float> all = run_step(engine, sequence, tokens, kContext - kTail, kContext - kDecoded);
   for (int64_t pos = kContext - kDecoded; pos < kContext; ++pos) {
-    const std::vector<float> row = run_step(engine, timeline, tokens, pos, pos + 1);
+    const std::vector<float> row = run_step(engine, sequence, tokens, pos, pos + 1);
     all.insert(all.end(), row.begin(), row.end());
   }
   return all;
 }
 
-void prefill(Engine& engine, Timeline& timeline, const std::vector<int32_t>& tokens) {
+void prefill(Engine& engine, CachedSequence& sequence, const std::vector<int32_t>& tokens) {
   const int64_t chunk = engine.forward().max_tokens();
   for (int64_t begin = 0; begin < kContext - kTail; begin += chunk)
-    run_step(engine, timeline, tokens, begin, std::min(begin + chunk, kContext - kTail), false);
+    run_step(engine, sequence, tokens, begin, std::min(begin + chunk, kContext - kTail), false);
 }
 
 Observer keep_selected(std::vector<int32_t>& all) {
   return [&all](const Observation& seen) {
-    if (std::string(seen.stage) == "selected") all.insert(all.end(), seen.ints.begin(), seen.ints.end());
+    if (std::string(seen.name) == "selected") all.insert(all.end(), seen.ints.begin(), seen.ints.end());
   };
 }
 
@@ -123,7 +123,7 @@ BOOST_AUTO_TEST_CASE(the_last_tokens_of_128k_agree_with_the_cpu) {
   for (const KvType kv_type : {KvType::fp8, KvType::bf16}) {
     Engine gpu(file, options_of("cuda", kv_type, kEveryRow)),
         cpu(file, options_of("cpu", kv_type, kEveryRow));
-    const std::unique_ptr<Timeline> on_gpu = gpu.cache().open(), on_cpu = cpu.cache().open();
+    const std::unique_ptr<CachedSequence> on_gpu = gpu.cache().open(), on_cpu = cpu.cache().open();
     prefill(gpu, *on_gpu, tokens);
     copy_cache(gpu, cpu, *on_cpu, tokens);
     const size_t width = static_cast<size_t>(gpu.args().vocab_size);
@@ -169,18 +169,18 @@ BOOST_AUTO_TEST_CASE(prefill_selects_what_decode_selects_at_128k) {
   const GgufFile file(path);
   const std::vector<int32_t> tokens = random_tokens(kContext, 5);
   Engine engine(file, options_of("cuda", KvType::fp8, kEveryRow));
-  const std::unique_ptr<Timeline> timeline = engine.cache().open();
-  prefill(engine, *timeline, tokens);
+  const std::unique_ptr<CachedSequence> sequence = engine.cache().open();
+  prefill(engine, *sequence, tokens);
   std::vector<int32_t> at_once, singly;
   engine.forward().set_observer(keep_selected(at_once));
-  run_step(engine, *timeline, tokens, kContext - kTail, kContext);
-  engine.cache().truncate(*timeline, kContext - kTail);
+  run_step(engine, *sequence, tokens, kContext - kTail, kContext);
+  engine.cache().truncate(*sequence, kContext - kTail);
   engine.forward().set_observer([&](const Observation& seen) {
-    if (seen.layer == 0 && std::string(seen.stage) == "selected")
+    if (seen.layer == 0 && std::string(seen.name) == "selected")
       singly.insert(singly.end(), seen.ints.begin(), seen.ints.end());
   });
   for (int64_t pos = kContext - kTail; pos < kContext; ++pos)
-    run_step(engine, *timeline, tokens, pos, pos + 1);
+    run_step(engine, *sequence, tokens, pos, pos + 1);
   at_once.resize(singly.size());  // the first layer's
   const double shared = overlap(at_once, singly, engine.args().index_topk);
   std::printf("prefill and decode select %.2f %% of the same rows at 128K, in the token where least\n",
@@ -198,9 +198,9 @@ BOOST_AUTO_TEST_CASE(windows_and_buffers_change_no_bit_at_128k) {
   std::vector<float> all[2];
   for (const int64_t n_rows : {kEveryRow, int64_t{2048}}) {
     Engine engine(file, options_of("cuda", KvType::fp8, n_rows));
-    const std::unique_ptr<Timeline> timeline = engine.cache().open();
-    prefill(engine, *timeline, tokens);
-    all[n_rows != kEveryRow] = tail_logits(engine, *timeline, tokens);
+    const std::unique_ptr<CachedSequence> sequence = engine.cache().open();
+    prefill(engine, *sequence, tokens);
+    all[n_rows != kEveryRow] = tail_logits(engine, *sequence, tokens);
     if (n_rows != kEveryRow) BOOST_TEST(engine.forward().buffer_tally().n_misses > 0);
   }
   BOOST_REQUIRE(all[0].size() == all[1].size());

@@ -31,14 +31,14 @@ EngineOptions on_gpu(int64_t context) {
 
 // Logits of a prefill in steps of 64 tokens, then of single tokens.
 std::vector<float> logits_of(Engine& engine, const std::vector<int32_t>& tokens) {
-  ByHand session(engine);
+  ByHand sequence(engine);
   constexpr size_t kMadeByDecode = 40;
   const std::span<const int32_t> all(tokens);
-  session.sync(all.first(all.size() - kMadeByDecode));
-  std::vector<float> logits = session.logits();
+  sequence.sync(all.first(all.size() - kMadeByDecode));
+  std::vector<float> logits = sequence.logits();
   for (const int32_t token : all.last(kMadeByDecode)) {
-    session.step(token);
-    logits.insert(logits.end(), session.logits().begin(), session.logits().end());
+    sequence.step(token);
+    logits.insert(logits.end(), sequence.logits().begin(), sequence.logits().end());
   }
   return logits;
 }
@@ -61,9 +61,9 @@ BOOST_AUTO_TEST_CASE(the_plan_is_within_two_percent_of_what_is_taken) {
                                 return synthetic_weights(args, types, places);
                               }),
                   options);
-    ByHand session(engine);
-    session.sync(std::vector<int32_t>(3000, 1));
-    session.step(1);
+    ByHand sequence(engine);
+    sequence.sync(std::vector<int32_t>(3000, 1));
+    sequence.step(1);
     for (const Place place : {Place::device, Place::host}) {
       const double planned = static_cast<double>(engine.plan().n_bytes(place));
       const double used = static_cast<double>(engine.backend().memory_info(place).n_bytes_used);

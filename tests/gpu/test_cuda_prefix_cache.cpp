@@ -11,7 +11,7 @@
 #include "tests/support/talk_on_disk.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 using namespace dsv32;
 
@@ -35,21 +35,21 @@ struct Computed {
   std::vector<float> logits, next_step;  // behind the prompt, and behind one token more
 };
 
-Computed continue_with(TinySession& tiny, std::vector<uint8_t> kept) {
-  Computed computed{std::move(kept), tiny.session->logits(), {}};
-  tiny.session->step(7);
-  computed.next_step = tiny.session->logits();
+Computed continue_with(TinySequence& tiny, std::vector<uint8_t> kept) {
+  Computed computed{std::move(kept), tiny.sequence->logits(), {}};
+  tiny.sequence->step(7);
+  computed.next_step = tiny.sequence->logits();
   return computed;
 }
 
-Computed compute(TinySession& tiny, const Prompt& prompt) {
-  tiny.session->sync(prompt.all);
-  return continue_with(tiny, remembered(*tiny.engine, *tiny.session, prompt.n_kept()));
+Computed compute(TinySequence& tiny, const Prompt& prompt) {
+  tiny.sequence->sync(prompt.all);
+  return continue_with(tiny, remembered(*tiny.engine, *tiny.sequence, prompt.n_kept()));
 }
 
-// The session has the prompt.
-void check_same(TinySession& tiny, const Prompt& prompt, const Computed& expected) {
-  const Computed restored = continue_with(tiny, remembered(*tiny.engine, *tiny.session, prompt.n_kept()));
+// The sequence has the prompt.
+void check_same(TinySequence& tiny, const Prompt& prompt, const Computed& expected) {
+  const Computed restored = continue_with(tiny, remembered(*tiny.engine, *tiny.sequence, prompt.n_kept()));
   BOOST_TEST((restored.kept == expected.kept));
   BOOST_TEST((restored.logits == expected.logits));
   BOOST_TEST((restored.next_step == expected.next_step));
@@ -70,16 +70,16 @@ BOOST_AUTO_TEST_CASE(restored_prefixes_are_those_that_were_computed) {
       EngineOptions options = options_with_disk(dir.file("cache" + std::to_string(n_cases++)), topk_buffer);
       options.kv_type = kv_type;
       const Computed expected = [&] {
-        TinySession tiny(path, options);
+        TinySequence tiny(path, options);
         return compute(tiny, prompt);
       }();
-      TinySession tiny(path, options);
-      BOOST_TEST(tiny.session->sync(prompt.all) == prompt.n_kept());
+      TinySequence tiny(path, options);
+      BOOST_TEST(tiny.sequence->sync(prompt.all) == prompt.n_kept());
       check_same(tiny, prompt, expected);
       // A prompt that leaves the known one in the middle of a page.
       std::vector<int32_t> other(prompt.all.begin(), prompt.all.begin() + 2 * kPageTokens + 9);
       other.push_back(251);
-      BOOST_TEST(tiny.session->sync(other) == 2 * kPageTokens + 9);
+      BOOST_TEST(tiny.sequence->sync(other) == 2 * kPageTokens + 9);
     }
 }
 
@@ -105,17 +105,17 @@ BOOST_AUTO_TEST_CASE(prefixes_come_while_the_pool_is_pinned, *boost::unit_test::
   EngineOptions options = options_with_disk(dir.file("cache"), {});
   options.context = 4096;
   const Computed expected = [&] {
-    TinySession tiny(path, options);
+    TinySequence tiny(path, options);
     return compute(tiny, prompt);
   }();
   options.context = 1 << 19;
   for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>(), std::optional<int64_t>(64)}) {
     options.topk_buffer = topk_buffer;
     Engine engine(file, options, [&](PrefixCache& prefixes) { prefixes.prefetch(prompt.all); });
-    ByHand session(engine);
-    BOOST_TEST(session.sync(prompt.all) == prompt.n_kept());
-    BOOST_TEST((remembered(engine, session, prompt.n_kept()) == expected.kept));
-    BOOST_TEST((session.logits() == expected.logits));
+    ByHand sequence(engine);
+    BOOST_TEST(sequence.sync(prompt.all) == prompt.n_kept());
+    BOOST_TEST((remembered(engine, sequence, prompt.n_kept()) == expected.kept));
+    BOOST_TEST((sequence.logits() == expected.logits));
   }
 }
 
@@ -133,13 +133,13 @@ BOOST_AUTO_TEST_CASE(greedy_answers_are_the_same_from_disk) {
   options.cache->write = WritePolicy::write_back;
   const auto answer = [&](int64_t& n_cached) {
     Engine engine(file, options);
-    ByHand session(engine);
+    ByHand sequence(engine);
     GenerationOptions generation;
     generation.sampling.temperature = 0;
     generation.max_tokens = 256;
     generation.thinking = false;
     Listener silent;
-    const GenerationResult result = generate(session, *tokenizer, prompt, generation, silent);
+    const GenerationResult result = generate(sequence, *tokenizer, prompt, generation, silent);
     n_cached = result.n_cached_tokens;
     return result.completion.content;
   };

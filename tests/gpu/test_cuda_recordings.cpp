@@ -16,7 +16,7 @@ namespace {
 
 // Nothing of its steps is recorded.
 void observe_nothing(ForwardScene& scene) {
-  scene.forward->set_observer([](const Observation&) {}, {"no such stage"});
+  scene.forward->set_observer([](const Observation&) {}, {"no such name"});
 }
 
 // Bytes of memory that the process has.

@@ -1,4 +1,4 @@
-// Layers over two GPUs, or two backends of one, and many timelines in one step: the bits of each alone.
+// Layers over two GPUs, or two backends of one, and many sequences in one step: the bits of each alone.
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -6,10 +6,10 @@
 #include "cuda/cuda_backend.h"
 #include "model/forward.h"
 #include "tests/gpu/gpu_test.h"
-#include "tests/support/many_timelines.h"
+#include "tests/support/many_sequences.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 using namespace dsv32;
 
@@ -40,11 +40,11 @@ std::vector<float> logits_of(const GgufFile& file, int64_t border, int64_t buffe
   plan.pool_tokens = plan.max_context = 512;
   LatentCache cache(stages, plan);
   Forward forward(stages, args, weights, cache, StageSizes{kChunk, plan.max_context});
-  const std::unique_ptr<Timeline> timeline = cache.open();
+  const std::unique_ptr<CachedSequence> sequence = cache.open();
   const std::vector<int32_t> tokens = random_tokens(kPrompt + kMadeByDecode, 3);
   const auto run = [&](Role role, int64_t begin, int64_t n) {
     const auto from = tokens.begin() + begin;
-    forward.run({role, {timeline.get()}, {from, from + n}, begin + n >= kPrompt ? 1 : 0});
+    forward.run({role, {sequence.get()}, {from, from + n}, begin + n >= kPrompt ? 1 : 0});
   };
   for (int64_t at = 0; at < kPrompt; at += kChunk) run(Role::prefill, at, std::min(kChunk, kPrompt - at));
   std::vector<float> all = forward.logits();
@@ -53,7 +53,7 @@ std::vector<float> logits_of(const GgufFile& file, int64_t border, int64_t buffe
     const std::vector<float> row = forward.logits();
     all.insert(all.end(), row.begin(), row.end());
   }
-  cache.close(*timeline);
+  cache.close(*sequence);
   return all;
 }
 
@@ -75,14 +75,14 @@ BOOST_AUTO_TEST_CASE(two_stages_equal_one_at_every_border) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(timelines_at_random_equal_each_alone) {
+BOOST_AUTO_TEST_CASE(sequences_at_random_equal_each_alone) {
   const TempDir dir;
   const std::string path = write_model(dir);
   EngineOptions options;
   options.backend = "cuda", options.chunk = 64;
-  ManyTimelines(path, options).run(3000);
+  ManySequences(path, options).run(3000);
   options.topk_buffer = 80;
-  ManyTimelines(path, options).run(3000);
+  ManySequences(path, options).run(3000);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

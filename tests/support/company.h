@@ -1,5 +1,5 @@
-// Several sequences of different length: their prompts are prefilled in turn, in random chunks, then they decode in the
-// same steps. Tests compare each sequence's logits with those that it gets alone.
+// Several sequences of different length: their prompts are prefilled in turn, in random chunks, then they
+// decode in the same steps. Tests compare each sequence's logits with those that it gets alone.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 #include "gguf/random_weights.h"
 #include "model/forward.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 namespace dsv32 {
 
@@ -49,15 +49,15 @@ inline CompanyLogits run_together(Backend& backend, const GgufFile& file, const 
   const StageLayers stage{&backend, args.n_layers};
   LatentCache cache({&stage, 1}, plan);
   Forward forward({&stage, 1}, args, weights, cache, StageSizes{kMaxTokens, context});
-  std::vector<std::unique_ptr<Timeline>> timelines;
+  std::vector<std::unique_ptr<CachedSequence>> sequences;
   std::vector<std::vector<int32_t>> tokens;
-  for (int64_t s = 0; s < n_seqs; ++s) timelines.push_back(cache.open()), tokens.push_back(company.tokens(s));
+  for (int64_t s = 0; s < n_seqs; ++s) sequences.push_back(cache.open()), tokens.push_back(company.tokens(s));
   CompanyLogits logits{std::vector<std::vector<float>>(static_cast<size_t>(n_seqs))};
   // The rows of the last step's logits, in turn for these sequences.
-  const auto keep = [&](const std::vector<size_t>& sequences, int64_t n_each) {
+  const auto keep = [&](const std::vector<size_t>& some, int64_t n_each) {
     const std::vector<float> all = forward.logits();
     auto next = all.begin();
-    for (const size_t s : sequences) {
+    for (const size_t s : some) {
       logits.of[s].insert(logits.of[s].end(), next, next + n_each * args.vocab_size);
       next += n_each * args.vocab_size;
     }
@@ -68,35 +68,35 @@ inline CompanyLogits run_together(Backend& backend, const GgufFile& file, const 
   const std::vector<size_t> everyone = reading;
   while (!reading.empty()) {
     const size_t s = reading[rng.next() % reading.size()];
-    const int64_t held = timelines[s]->n_tokens(), n_left = company.n_prompt(static_cast<int64_t>(s)) - held;
+    const int64_t held = sequences[s]->n_tokens(), n_left = company.n_prompt(static_cast<int64_t>(s)) - held;
     const int64_t n = std::min(n_left, 1 + static_cast<int64_t>(rng.next() % 80));
     const auto first = tokens[s].begin() + held;
-    forward.run({Role::prefill, {timelines[s].get()}, {first, first + n}, n});
+    forward.run({Role::prefill, {sequences[s].get()}, {first, first + n}, n});
     keep({s}, n);
     if (n == n_left) std::erase(reading, s);
   }
   for (int64_t i = 0; i < company.n_decoded; ++i) {
     Step step{Role::decode, {}, {}};
     for (const size_t s : everyone) {
-      step.tokens.push_back(tokens[s][static_cast<size_t>(timelines[s]->n_tokens())]);
-      step.timelines.push_back(timelines[s].get());
+      step.tokens.push_back(tokens[s][static_cast<size_t>(sequences[s]->n_tokens())]);
+      step.sequences.push_back(sequences[s].get());
     }
     forward.run(step);
     keep(everyone, 1);
   }
   logits.n_misses = forward.buffer_tally().n_misses;
-  for (const auto& timeline : timelines) cache.close(*timeline);
+  for (const auto& sequence : sequences) cache.close(*sequence);
   return logits;
 }
 
 // The logits of every token of one sequence: the first n_prompt as one prompt, the others decoded.
 inline std::vector<float> run_alone(Engine& engine, std::span<const int32_t> tokens, int64_t n_prompt) {
-  ByHand session(engine);
+  ByHand sequence(engine);
   std::vector<float> logits;
-  if (n_prompt > 0) logits = session.all_logits(tokens.first(static_cast<size_t>(n_prompt)));
+  if (n_prompt > 0) logits = sequence.all_logits(tokens.first(static_cast<size_t>(n_prompt)));
   for (const int32_t token : tokens.subspan(static_cast<size_t>(n_prompt))) {
-    session.step(token);
-    logits.insert(logits.end(), session.logits().begin(), session.logits().end());
+    sequence.step(token);
+    logits.insert(logits.end(), sequence.logits().begin(), sequence.logits().end());
   }
   return logits;
 }

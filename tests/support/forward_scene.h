@@ -1,4 +1,4 @@
-// A forward pass on a backend that may have others, with one timeline that holds a prompt longer than top-k;
+// A forward pass on a backend that may have others, with one sequence that holds a prompt longer than top-k;
 // and selections that tests force on its steps.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "model/forward.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 namespace dsv32 {
 
@@ -24,14 +24,14 @@ struct ForwardScene {
   const StageLayers stage{&backend, args.n_layers};
   LatentCache cache;
   std::unique_ptr<Forward> forward;
-  std::unique_ptr<Timeline> timeline;
+  std::unique_ptr<CachedSequence> sequence;
 
   explicit ForwardScene(Backend& backend_, int64_t buffer_rows = 0)
       : backend(backend_),
         cache({&stage, 1}, plan(buffer_rows)),
         forward(std::make_unique<Forward>(std::span(&stage, 1), args, weights, cache,
                                           StageSizes{kPrompt, kContext})),
-        timeline(cache.open()) {
+        sequence(cache.open()) {
     run(random_tokens(kPrompt, 1), Role::prefill);
   }
   CachePlan plan(int64_t buffer_rows) const {
@@ -41,7 +41,7 @@ struct ForwardScene {
     plan.pool_tokens = plan.max_context = kContext, plan.buffer_rows = buffer_rows;
     return plan;
   }
-  ~ForwardScene() { cache.close(*timeline); }
+  ~ForwardScene() { cache.close(*sequence); }
 
   static std::string write_model(const TempDir& dir) {
     TinyModel shape;
@@ -52,7 +52,7 @@ struct ForwardScene {
 
   // Appends tokens; returns the logits after the last, [vocab_size].
   std::vector<float> run(const std::vector<int32_t>& tokens, Role role) {
-    forward->run({role, {timeline.get()}, tokens, 1});
+    forward->run({role, {sequence.get()}, tokens, 1});
     return forward->logits();
   }
   std::vector<float> step(int32_t token) { return run({token}, Role::decode); }
@@ -63,7 +63,7 @@ struct ForwardScene {
     for (const int32_t* selection : selections) {
       forward->set_forced(0, {selection, nullptr, 1});
       all.push_back(step(7));
-      cache.truncate(*timeline, kPrompt);
+      cache.truncate(*sequence, kPrompt);
     }
     forward->set_forced(0, {});
     return all;

@@ -12,7 +12,7 @@
 #include "tests/support/disk_options.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 namespace dsv32::known_prompt {
 
@@ -52,15 +52,15 @@ inline EngineOptions options_in(const std::string& directory) {
   return with_disk(options, directory);
 }
 
-struct Opened : TinySession {
-  explicit Opened(const EngineOptions& options) : TinySession(tiny_path(), options) {}
+struct Opened : TinySequence {
+  explicit Opened(const EngineOptions& options) : TinySequence(tiny_path(), options) {}
 };
 
 inline void fill(const std::string& directory, KvType kv_type = KvType::fp8) {
   EngineOptions options = options_in(directory);
   options.kv_type = kv_type;
   Opened first(options);
-  BOOST_TEST(first.session->sync(base()) == 0);
+  BOOST_TEST(first.sequence->sync(base()) == 0);
 }
 
 // The options of the store that an engine with these options has.

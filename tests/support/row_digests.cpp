@@ -6,7 +6,7 @@
 #include "base/sha256.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 namespace dsv32 {
 
@@ -20,10 +20,10 @@ RowDigest row_digest(const std::string& backend) {
     EngineOptions options;
     options.backend = backend, options.kv_type = kv_type;
     options.context = 256, options.chunk = 150;
-    TinySession tiny(dir.file("tiny.gguf"), options);
-    tiny.session->sync(std::span(tokens).first(200));
-    for (const int32_t token : std::span(tokens).subspan(200)) tiny.session->step(token);
-    const std::vector<uint8_t> bytes = remembered(*tiny.engine, *tiny.session);
+    TinySequence tiny(dir.file("tiny.gguf"), options);
+    tiny.sequence->sync(std::span(tokens).first(200));
+    for (const int32_t token : std::span(tokens).subspan(200)) tiny.sequence->step(token);
+    const std::vector<uint8_t> bytes = remembered(*tiny.engine, *tiny.sequence);
     sha.add(bytes.data(), bytes.size());
     found.numerics = tiny.engine->backend().numerics();
   }

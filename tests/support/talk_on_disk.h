@@ -13,7 +13,7 @@
 #include "tests/support/disk_options.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 namespace dsv32 {
 
@@ -30,10 +30,10 @@ struct TalkOnDisk {
     return dir.file("tiny.gguf");
   }
 
-  // An engine and a session, as a process has them.
+  // An engine and a sequence, as a process has them.
   struct Process {
     std::unique_ptr<Engine> engine;
-    std::unique_ptr<ByHand> session;
+    std::unique_ptr<ByHand> sequence;
     int64_t n_pages_known() const { return engine->prefix_cache()->tree().n_pages(); }
   };
   Process start(bool has_cache, std::optional<int64_t> chunk = {}, std::optional<int64_t> buffer = {}) const {
@@ -42,43 +42,43 @@ struct TalkOnDisk {
     if (has_cache) options = with_disk(options, dir.file("cache"));
     options.backends = {make_backend()};
     auto engine = std::make_unique<Engine>(file, options);
-    auto session = std::make_unique<ByHand>(*engine);
-    return {std::move(engine), std::move(session)};
+    auto sequence = std::make_unique<ByHand>(*engine);
+    return {std::move(engine), std::move(sequence)};
   }
 
-  // Adds a turn to the session: a prompt, and an answer token by token. Returns all of its tokens.
-  static std::vector<int32_t> ask(ByHand& session, int64_t n_question, int64_t n_answer, uint64_t seed) {
-    std::vector<int32_t> tokens = session.tokens();
+  // Adds a turn to the sequence: a prompt, and an answer token by token. Returns all of its tokens.
+  static std::vector<int32_t> ask(ByHand& sequence, int64_t n_question, int64_t n_answer, uint64_t seed) {
+    std::vector<int32_t> tokens = sequence.tokens();
     const std::vector<int32_t> question = random_tokens(n_question, seed);
     tokens.insert(tokens.end(), question.begin(), question.end());
-    session.sync(tokens);
-    for (const int32_t token : random_tokens(n_answer, seed + 50)) session.step(token);
-    session.rest();
-    return session.tokens();
+    sequence.sync(tokens);
+    for (const int32_t token : random_tokens(n_answer, seed + 50)) sequence.step(token);
+    sequence.rest();
+    return sequence.tokens();
   }
 
-  // The answer ends where a page ends. A session that resumes the talk and knows which tokens were decoded
-  // gets the bits of the first session; one that does not know gets the bits of prefill.
+  // The answer ends where a page ends. A sequence that resumes the talk and knows which tokens were decoded
+  // gets the bits of the first sequence; one that does not know gets the bits of prefill.
   void check_resumed() const {
     std::vector<int32_t> tokens;
     std::vector<float> logits;
     std::vector<TokenRun> decoded;
     {
       const Process first = start(true);
-      tokens = ask(*first.session, 150, 106, 1);
-      decoded = first.session->decoded();
+      tokens = ask(*first.sequence, 150, 106, 1);
+      decoded = first.sequence->decoded();
       BOOST_TEST((decoded == std::vector<TokenRun>{{150, 256}}));
       tokens.insert(tokens.end(), {1, 2, 3});
-      first.session->sync(tokens);
-      logits = first.session->logits();
+      first.sequence->sync(tokens);
+      logits = first.sequence->logits();
     }
     constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
     for (const bool is_told : {true, false}) {
       if (!is_told) decoded.clear();
       const Process resumed = start(true);
-      BOOST_TEST(resumed.session->hold(tokens, kAll, decoded) == (is_told ? 256 : 150));
-      while (resumed.session->tokens().size() < tokens.size()) resumed.session->read_chunk(tokens);
-      BOOST_TEST((resumed.session->logits() == logits) == is_told);
+      BOOST_TEST(resumed.sequence->hold(tokens, kAll, decoded) == (is_told ? 256 : 150));
+      while (resumed.sequence->tokens().size() < tokens.size()) resumed.sequence->read_chunk(tokens);
+      BOOST_TEST((resumed.sequence->logits() == logits) == is_told);
     }
   }
 
@@ -86,8 +86,8 @@ struct TalkOnDisk {
     std::vector<int32_t> talk;
     {
       const Process first = start(true);
-      ask(*first.session, 150, 90, 1);
-      talk = ask(*first.session, 70, 80, 2);
+      ask(*first.sequence, 150, 90, 1);
+      talk = ask(*first.sequence, 70, 80, 2);
     }
     Rng rng(5);
     const std::optional<int64_t> chunks[] = {std::nullopt, 64, 100}, buffers[] = {std::nullopt, topk + 8};
@@ -100,13 +100,13 @@ struct TalkOnDisk {
       const Process cold = start(false, chunks[rng.next() % 3], buffers[rng.next() % 2]);
       const Process cached = start(true, chunks[rng.next() % 3], buffers[rng.next() % 2]);
       BOOST_TEST_INFO("split at " << split << ", " << prompt.size() << " tokens");
-      BOOST_TEST(cold.session->sync(prompt) == 0);
-      n_cached += cached.session->sync(prompt) > 0;
-      BOOST_TEST((cached.session->logits() == cold.session->logits()));
-      BOOST_TEST((remembered(*cached.engine, *cached.session) == remembered(*cold.engine, *cold.session)));
+      BOOST_TEST(cold.sequence->sync(prompt) == 0);
+      n_cached += cached.sequence->sync(prompt) > 0;
+      BOOST_TEST((cached.sequence->logits() == cold.sequence->logits()));
+      BOOST_TEST((remembered(*cached.engine, *cached.sequence) == remembered(*cold.engine, *cold.sequence)));
       // A decoded token after it gets the same bits too.
-      cold.session->step(7), cached.session->step(7);
-      BOOST_TEST((cached.session->logits() == cold.session->logits()));
+      cold.sequence->step(7), cached.sequence->step(7);
+      BOOST_TEST((cached.sequence->logits() == cold.sequence->logits()));
     }
     BOOST_TEST(n_cached > n_places / 2);
   }

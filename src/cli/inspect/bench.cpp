@@ -61,26 +61,26 @@ double memory_gbps(Backend& backend) {
   return best;
 }
 
-// Runs the session up to the frontier, times n_prompt tokens, then decode steps.
-Frontier measure(Engine& engine, const std::unique_ptr<ByHand>& session, const BenchOptions& options,
+// Runs the sequence up to the frontier, times n_prompt tokens, then decode steps.
+Frontier measure(Engine& engine, const std::unique_ptr<ByHand>& sequence, const BenchOptions& options,
                  int64_t n_prompt, int64_t context) {
   Rng rng(static_cast<uint64_t>(context) + 2);
-  std::vector<int32_t> tokens = session->tokens();
+  std::vector<int32_t> tokens = sequence->tokens();
   const auto append_random = [&](int64_t n) {
     const std::vector<int32_t> more = random_tokens(n, engine.args().vocab_size, rng);
     tokens.insert(tokens.end(), more.begin(), more.end());
   };
   tokens.resize(std::min(tokens.size(), static_cast<size_t>(context)));
   append_random(context - std::ssize(tokens));
-  if (!tokens.empty()) session->sync(tokens);
+  if (!tokens.empty()) sequence->sync(tokens);
   append_random(n_prompt);
   const auto start = std::chrono::steady_clock::now();
-  session->sync(tokens);
+  sequence->sync(tokens);
   const double prefill_tps = static_cast<double>(n_prompt) / seconds_since(start);
   const std::unique_ptr<Tokenizer> tokenizer = fabricate_tokenizer(engine.args().vocab_size);
   return {
       context, prefill_tps,
-      time_batch(engine, *tokenizer, {&session, 1}, std::ssize(tokens), options.n_decode, options.locality)};
+      time_batch(engine, *tokenizer, {&sequence, 1}, std::ssize(tokens), options.n_decode, options.locality)};
 }
 
 std::string table(const Measured& measured) {
@@ -203,10 +203,10 @@ class BatchBench {
         model_.open(options_for_batch(model_.args(), engine_options(at), sizes.back()));
     at.row_bytes = static_cast<double>(engine->plan().cache.layout.row_bytes());
     const int64_t n_tokens = at.context - timed_tokens(options_.bench.n_decode) - 1;
-    const auto sessions = fabricate_sessions(*engine, sizes.back(), n_tokens);
+    const auto sequences = fabricate_sequences(*engine, sizes.back(), n_tokens);
     for (const int64_t n : sizes) {
       write_err(format("%s: %lld at a time\n", name.c_str(), as_ll(n)));
-      at.timings.push_back(time_batch(*engine, tokenizer, std::span(sessions).first(static_cast<size_t>(n)),
+      at.timings.push_back(time_batch(*engine, tokenizer, std::span(sequences).first(static_cast<size_t>(n)),
                                       n_tokens, options_.bench.n_decode, options_.bench.locality));
     }
   }
@@ -276,11 +276,11 @@ int bench_model_command(const Options& options) {
   const std::unique_ptr<Engine> engine = model.open(asked);
   Measured measured{engine->backend_name(), engine->plan().n_bytes_read(), ceiling,
                     static_cast<double>(engine->plan().cache.layout.row_bytes()), bench.n_decode};
-  const auto session = std::make_unique<ByHand>(*engine);
+  const auto sequence = std::make_unique<ByHand>(*engine);
   Rng rng(1);  // an untimed prompt first, after which memory is there and pinned, and kernels are loaded
-  session->sync(random_tokens(n_prompt, engine->args().vocab_size, rng));
+  sequence->sync(random_tokens(n_prompt, engine->args().vocab_size, rng));
   for (const int64_t context : contexts)
-    measured.frontiers.push_back(measure(*engine, session, bench, n_prompt, context));
+    measured.frontiers.push_back(measure(*engine, sequence, bench, n_prompt, context));
   write_out(options.json ? to_json(measured).dump() + "\n" : table(measured));
   return 0;
 }

@@ -107,8 +107,7 @@ std::string where_text(const Deviation& found) {
   std::string text =
       format("; first deviation over %g: position %lld, ", kDeviationTolerance, as_ll(found.first_pos));
   if (found.layer < 0) return text + "in the logits alone";
-  return text +
-         format("layer %lld, %s (%.2g)", as_ll(found.layer), found.stage.c_str(), found.stage_deviation);
+  return text + format("layer %lld, %s (%.2g)", as_ll(found.layer), found.name.c_str(), found.deviation);
 }
 
 void check_against_cpu(Report& report, const GgufFile& file, EngineOptions options, Tokens tokens) {
@@ -129,8 +128,8 @@ void check_against_cpu(Report& report, const GgufFile& file, EngineOptions optio
        {"largest_pos", found.largest_pos},
        {"first_pos", found.first_pos},
        {"layer", found.layer},
-       {"stage", found.stage},
-       {"stage_deviation", found.stage_deviation}});
+       {"stage", found.name},
+       {"stage_deviation", found.deviation}});
 }
 
 // Why no GPU is checked; empty when one is. With --backend cuda throws Error{usage} or Error{device} instead.

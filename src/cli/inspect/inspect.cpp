@@ -152,12 +152,12 @@ int inspect_logits(const Options& options) {
          format("--tokens has %zu ids, the context holds %lld", ids.size(), as_ll(context)));
   model.report();
   const GracefulStop stop;
-  ByHand session(model.engine());
+  ByHand sequence(model.engine());
   const size_t chunk = static_cast<size_t>(model.engine().forward().max_tokens());
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
     if (stop.is_requested()) return stop.end();
     const std::vector<float> logits =
-        session.all_logits(std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin)));
+        sequence.all_logits(std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin)));
     check_finite(logits, vocab_size);
     file.write({reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)});
   }

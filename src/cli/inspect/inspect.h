@@ -89,10 +89,10 @@ class MeasuredModel {
 // n random ids of the vocabulary.
 std::vector<int32_t> random_tokens(int64_t n, int64_t vocab_size, Rng& rng);
 
-// n sessions that hold the same n_tokens random tokens, so that steps behind them need no hours of prefill.
-// The keys are random, for a realistic spread of scores; each session has its own pages with the same keys.
+// n sequences that hold the same n_tokens random tokens, so that steps behind them need no hours of prefill.
+// The keys are random, for a realistic spread of scores; each sequence has its own pages with the same keys.
 // Rows are zero, since no operation's time depends on them. Throws as LatentCache::open() and reserve() do.
-std::vector<std::unique_ptr<ByHand>> fabricate_sessions(Engine& engine, int64_t n, int64_t n_tokens);
+std::vector<std::unique_ptr<ByHand>> fabricate_sequences(Engine& engine, int64_t n, int64_t n_tokens);
 
 // A tokenizer for models without one. Token i is written " i". None of the n_vocab ids ends an answer.
 std::unique_ptr<Tokenizer> fabricate_tokenizer(int64_t n_vocab);
@@ -139,10 +139,10 @@ struct BatchTiming {
 // The number of tokens that time_batch() appends to each sequence.
 int64_t timed_tokens(int64_t n_decode);
 
-// Times n_decode steps of the loop, in which each session appends a token behind the first n_tokens that it
+// Times n_decode steps of the loop, in which each sequence appends a token behind the first n_tokens that it
 // holds, with forced choices of that locality. The context must have room for one token more than these.
 BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,
-                       std::span<const std::unique_ptr<ByHand>> sessions, int64_t n_tokens, int64_t n_decode,
+                       std::span<const std::unique_ptr<ByHand>> sequences, int64_t n_tokens, int64_t n_decode,
                        const Locality& locality);
 
 }  // namespace dsv32

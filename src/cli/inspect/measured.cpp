@@ -76,20 +76,20 @@ void change(std::vector<int32_t>& chosen, int64_t n_all, double locality, Rng& r
   std::ranges::sort(chosen);
 }
 
-// One request on each session, from its admission to its last timed token, and the loop's steps.
+// One request on each sequence, from its admission to its last timed token, and the loop's steps.
 class TimedSteps {
  public:
-  TimedSteps(Engine& engine, const Tokenizer& tokenizer, std::span<const std::unique_ptr<ByHand>> sessions,
+  TimedSteps(Engine& engine, const Tokenizer& tokenizer, std::span<const std::unique_ptr<ByHand>> sequences,
              int64_t n_tokens, const Locality& locality)
-      : engine_(engine), sessions_(sessions), forced_(engine, std::ssize(sessions), n_tokens, locality) {
-    const auto first = sessions.front()->tokens().begin();
+      : engine_(engine), sequences_(sequences), forced_(engine, std::ssize(sequences), n_tokens, locality) {
+    const auto first = sequences.front()->tokens().begin();
     std::vector<int32_t> prompt(first, first + n_tokens);
     prompt.push_back(0);
     GenerationOptions options;
     options.thinking = false;
-    for (const std::unique_ptr<ByHand>& session : sessions) {
-      session->hold(prompt);
-      Request request{session.get(), &tokenizer, prompt, options};
+    for (const std::unique_ptr<ByHand>& sequence : sequences) {
+      sequence->hold(prompt);
+      Request request{sequence.get(), &tokenizer, prompt, options};
       request.is_held = true;
       numbers_.push_back(engine.loop().add(std::move(request), listener_));
     }
@@ -106,18 +106,18 @@ class TimedSteps {
     return seconds_since(start);
   }
 
-  // Throws the error that ended a request, or Error{internal} when a session does not have n_tokens.
+  // Throws the error that ended a request, or Error{internal} when a sequence does not have n_tokens.
   void check(int64_t n_tokens) {
     for (size_t i = 0; i < numbers_.size(); ++i) {
       if (engine_.loop().is_done(numbers_[i])) engine_.loop().take(numbers_[i]);
-      if (std::ssize(sessions_[i]->tokens()) != n_tokens)
+      if (std::ssize(sequences_[i]->tokens()) != n_tokens)
         fail(ErrorKind::internal, format("sequence %zu was left out of a step", i));
     }
   }
 
  private:
   Engine& engine_;
-  std::span<const std::unique_ptr<ByHand>> sessions_;
+  std::span<const std::unique_ptr<ByHand>> sequences_;
   ForcedChoices forced_;
   Listener listener_;
   std::vector<int64_t> numbers_;
@@ -179,15 +179,15 @@ std::vector<int32_t> random_tokens(int64_t n, int64_t vocab_size, Rng& rng) {
   return tokens;
 }
 
-std::vector<std::unique_ptr<ByHand>> fabricate_sessions(Engine& engine, int64_t n, int64_t n_tokens) {
+std::vector<std::unique_ptr<ByHand>> fabricate_sequences(Engine& engine, int64_t n, int64_t n_tokens) {
   Rng rng(3);
   const std::vector<int32_t> tokens = random_tokens(n_tokens, engine.args().vocab_size, rng);
   LatentCache& cache = engine.cache();
-  std::vector<std::unique_ptr<ByHand>> sessions;
+  std::vector<std::unique_ptr<ByHand>> sequences;
   for (int64_t i = 0; i < n; ++i) {
-    Timeline& timeline = sessions.emplace_back(std::make_unique<ByHand>(engine))->timeline();
-    cache.reserve(timeline, n_tokens);
-    cache.append(timeline, tokens);
+    CachedSequence& cached = sequences.emplace_back(std::make_unique<ByHand>(engine))->cached();
+    cache.reserve(cached, n_tokens);
+    cache.append(cached, tokens);
   }
   RandomKeys random(cache.plan());
   const int64_t n_pages = pages_for(n_tokens);
@@ -195,13 +195,13 @@ std::vector<std::unique_ptr<ByHand>> fabricate_sessions(Engine& engine, int64_t 
     const int64_t end = std::min(first + kPagesTogether, n_pages);
     std::vector<std::vector<uint8_t>> keys;
     for (int64_t i = first; i < end; ++i) keys.push_back(random.page());
-    for (const std::unique_ptr<ByHand>& session : sessions) {
+    for (const std::unique_ptr<ByHand>& sequence : sequences) {
       std::vector<PoolPage> pages;
-      for (int64_t i = first; i < end; ++i) pages.push_back(session->timeline().page(i));
+      for (int64_t i = first; i < end; ++i) pages.push_back(sequence->cached().page(i));
       cache.publish(pages, keys);
     }
   }
-  return sessions;
+  return sequences;
 }
 
 // A vocabulary with scores needs a token for each byte. These, and the token that ends answers, come after
@@ -277,13 +277,13 @@ void ForcedChoices::next() {
 int64_t timed_tokens(int64_t n_decode) { return kUntimed + n_decode; }
 
 BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,
-                       std::span<const std::unique_ptr<ByHand>> sessions, int64_t n_tokens, int64_t n_decode,
+                       std::span<const std::unique_ptr<ByHand>> sequences, int64_t n_tokens, int64_t n_decode,
                        const Locality& locality) {
-  TimedSteps steps(engine, tokenizer, sessions, n_tokens, locality);
+  TimedSteps steps(engine, tokenizer, sequences, n_tokens, locality);
   for (int64_t i = 0; i < kUntimed; ++i) steps.make();
   const Forward::BufferTally before = engine.forward().buffer_tally();
   const double n_steps = static_cast<double>(n_decode);
-  BatchTiming timing{.n_sequences = std::ssize(sessions)};
+  BatchTiming timing{.n_sequences = std::ssize(sequences)};
   for (int64_t i = 0; i < n_decode; ++i) timing.step_seconds += steps.make() / n_steps;
   const Forward::BufferTally after = engine.forward().buffer_tally();
   timing.n_rows = static_cast<double>(after.n_rows - before.n_rows) / n_steps;

@@ -91,15 +91,15 @@ AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, con
   options.context =
       std::min(tally.n_prompt_tokens + generation.max_tokens, read_model_args(file).max_seq_len);
   Engine engine = open_with(file, options, asking.chooser);
-  ByHand session(engine);
+  ByHand sequence(engine);
   std::optional<ChosenPositions> chosen;
   if (asking.chooser == Chooser::recent || asking.chooser == Chooser::random)
-    chosen.emplace(engine, session, asking.chooser);
+    chosen.emplace(engine, sequence, asking.chooser);
   const auto start = std::chrono::steady_clock::now();
   for (const AskedPrompt& prompt : prompts) {
     Listener silent;
     const std::string answer =
-        trimmed(generate(session, *tokenizer, prompt.tokens, generation, silent).completion.content);
+        trimmed(generate(sequence, *tokenizer, prompt.tokens, generation, silent).completion.content);
     ++tally.n_questions;
     tally.n_right += answer == prompt.question->answer;
     if (answered) answered(*prompt.question, answer);

@@ -22,9 +22,9 @@ constexpr std::array kSizes = {1.0, 1.5, 2.0, 4.0};  // in top-k
 constexpr int kMostAnswerTokens = 64;
 
 // The greedy answer, up to the token that ends it or until the context is full.
-void answer(RecordedSteps& steps, ByHand& session, const Tokenizer& tokenizer) {
-  for (int i = 0; i < kMostAnswerTokens && session.context_left() > 0; ++i) {
-    const int32_t id = session.likeliest();
+void answer(RecordedSteps& steps, ByHand& sequence, const Tokenizer& tokenizer) {
+  for (int i = 0; i < kMostAnswerTokens && sequence.context_left() > 0; ++i) {
+    const int32_t id = sequence.likeliest();
     if (tokenizer.is_end_of_generation(id)) return;
     steps.step(id);
   }
@@ -37,16 +37,16 @@ std::vector<int32_t> later_turn(const Tokenizer& tokenizer, const std::string& t
   return ids;
 }
 
-// The session holds the prompt; what follows is recorded, until every question is answered or the next one
+// The sequence holds the prompt; what follows is recorded, until every question is answered or the next one
 // does not fit the context.
-void converse(RecordedSteps& steps, ByHand& session, const Tokenizer& tokenizer,
+void converse(RecordedSteps& steps, ByHand& sequence, const Tokenizer& tokenizer,
               const AskedPassage& passage) {
-  answer(steps, session, tokenizer);
+  answer(steps, sequence, tokenizer);
   for (size_t i = 1; i < passage.questions.size(); ++i) {
     const std::vector<int32_t> turn = later_turn(tokenizer, passage.questions[i].ask);
-    if (session.context_left() < std::ssize(turn)) return;
+    if (sequence.context_left() < std::ssize(turn)) return;
     for (const int32_t id : turn) steps.step(id);
-    answer(steps, session, tokenizer);
+    answer(steps, sequence, tokenizer);
   }
 }
 
@@ -96,12 +96,12 @@ void measure_passage(Measured& measured, Model& model, const AskedPassage& passa
     fail(ErrorKind::usage,
          format("a passage has %lld tokens, expected more than the %lld rows that every step selects",
                 static_cast<long long>(n_prompt), static_cast<long long>(measured.topk)));
-  ByHand session(model.engine());
-  session.sync(prompt);
-  RecordedSteps steps(model.engine(), session);
-  converse(steps, session, model.tokenizer(), passage);
+  ByHand sequence(model.engine());
+  sequence.sync(prompt);
+  RecordedSteps steps(model.engine(), sequence);
+  converse(steps, sequence, model.tokenizer(), passage);
   count(measured, steps);
-  const int64_t n_tokens = std::ssize(session.tokens());
+  const int64_t n_tokens = std::ssize(sequence.tokens());
   measured.n_shortest = measured.n_passages == 0 ? n_prompt : std::min(measured.n_shortest, n_prompt);
   measured.n_longest = std::max(measured.n_longest, n_tokens);
   measured.n_steps += std::max<int64_t>(0, n_tokens - n_prompt - 1);

@@ -24,8 +24,8 @@ std::vector<int32_t> choose_positions(Chooser chooser, int32_t pos, int64_t n) {
   return chosen;
 }
 
-ChosenPositions::ChosenPositions(Engine& engine, const ByHand& session, Chooser chooser)
-    : engine_(engine), session_(session), chooser_(chooser) {
+ChosenPositions::ChosenPositions(Engine& engine, const ByHand& sequence, Chooser chooser)
+    : engine_(engine), sequence_(sequence), chooser_(chooser) {
   engine.forward().set_observer([this](const Observation& seen) { overwrite(seen); },
                                 {"n_selected", "selected"});
 }
@@ -34,7 +34,7 @@ ChosenPositions::~ChosenPositions() { engine_.forward().set_observer({}); }
 
 // The numbers come before the positions, and are the same in every layer.
 void ChosenPositions::overwrite(const Observation& seen) {
-  if (std::string_view(seen.stage) == "n_selected") {
+  if (std::string_view(seen.name) == "n_selected") {
     n_selected_ = seen.ints;
     return;
   }
@@ -44,7 +44,8 @@ void ChosenPositions::overwrite(const Observation& seen) {
 
 void ChosenPositions::choose(const Observation& seen) {
   selected_ = seen.ints;
-  const auto first = static_cast<int32_t>(session_.tokens().size());  // the step's tokens are not counted yet
+  const auto first =
+      static_cast<int32_t>(sequence_.tokens().size());  // the step's tokens are not counted yet
   for (int64_t t = 0; t < seen.n_tokens; ++t) {
     const auto pos = first + static_cast<int32_t>(t);
     const std::vector<int32_t> rows = choose_positions(chooser_, pos, n_selected_[static_cast<size_t>(t)]);

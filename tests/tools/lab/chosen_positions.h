@@ -20,7 +20,7 @@ std::vector<int32_t> choose_positions(Chooser chooser, int32_t pos, int64_t n);
 // must outlive the object.
 class ChosenPositions {
  public:
-  ChosenPositions(Engine& engine, const ByHand& session, Chooser chooser);
+  ChosenPositions(Engine& engine, const ByHand& sequence, Chooser chooser);
   ~ChosenPositions();
   ChosenPositions(const ChosenPositions&) = delete;
   ChosenPositions& operator=(const ChosenPositions&) = delete;
@@ -30,7 +30,7 @@ class ChosenPositions {
   void choose(const Observation& seen);
 
   Engine& engine_;
-  const ByHand& session_;
+  const ByHand& sequence_;
   Chooser chooser_;
   std::vector<int32_t> n_selected_, selected_;  // of the running step: [n_tokens], [n_tokens, topk]
 };

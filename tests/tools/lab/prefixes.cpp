@@ -55,9 +55,9 @@ std::vector<int32_t> prompt_of(int64_t n_tokens, const Engine& engine) {
 }
 
 // Until the logits of the prompt's last token are there.
-double time_sync(ByHand& session, const std::vector<int32_t>& tokens, int64_t& n_held) {
+double time_sync(ByHand& sequence, const std::vector<int32_t>& tokens, int64_t& n_held) {
   const auto start = std::chrono::steady_clock::now();
-  n_held = session.sync(tokens);
+  n_held = sequence.sync(tokens);
   return seconds_since(start);
 }
 
@@ -151,20 +151,20 @@ int lab_prefixes(const LabOptions& options) {
   std::vector<Timed> all;
   {
     const std::unique_ptr<Engine> engine = model.open(asked);
-    ByHand session(*engine);
+    ByHand sequence(*engine);
     for (const int64_t n_tokens : contexts) {
       Timed& at = all.emplace_back();
       at.n_tokens = n_tokens;
-      at.cold_seconds = time_sync(session, prompt_of(n_tokens, *engine), at.n_restored);
+      at.cold_seconds = time_sync(sequence, prompt_of(n_tokens, *engine), at.n_restored);
       engine->prefix_cache()->flush();
     }
   }
   const double disk_before = best_disk_rate(folder.path());
   const std::unique_ptr<Engine> engine = model.open(asked);
-  ByHand session(*engine);
+  ByHand sequence(*engine);
   ReadStats before;
   for (Timed& at : all) {
-    at.warm_seconds = time_sync(session, prompt_of(at.n_tokens, *engine), at.n_restored);
+    at.warm_seconds = time_sync(sequence, prompt_of(at.n_tokens, *engine), at.n_restored);
     const ReadStats after = engine->prefix_cache()->read_stats();
     at.reading = {after.n_bytes - before.n_bytes, after.seconds - before.seconds};
     before = after;

@@ -1,4 +1,4 @@
-// Decode steps of a session, with what each layer's indexer selected in them: the material on which policies
+// Decode steps of a sequence, with what each layer's indexer selected in them: the material on which policies
 // of the top-k buffer are compared.
 #pragma once
 
@@ -15,13 +15,13 @@ namespace dsv32 {
 class RecordedSteps {
  public:
   // Both must outlive the object.
-  RecordedSteps(Engine& engine, ByHand& session);
+  RecordedSteps(Engine& engine, ByHand& sequence);
   ~RecordedSteps();
   RecordedSteps(const RecordedSteps&) = delete;
   RecordedSteps& operator=(const RecordedSteps&) = delete;
 
-  // Appends the token to the session. Throws what ByHand::step() throws.
-  void step(int32_t token) { session_.step(token); }
+  // Appends the token to the sequence. Throws what ByHand::step() throws.
+  void step(int32_t token) { sequence_.step(token); }
 
   // Of every step so far, what the layer selected.
   std::span<const SelectedRows> layer(int64_t layer) const { return layers_[static_cast<size_t>(layer)]; }
@@ -30,7 +30,7 @@ class RecordedSteps {
   void keep(const Observation& seen);
 
   Forward& forward_;
-  ByHand& session_;
+  ByHand& sequence_;
   int32_t n_selected_ = 0;                         // of the running layer
   std::vector<std::vector<SelectedRows>> layers_;  // [n_layers][steps]
 };

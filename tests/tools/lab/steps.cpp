@@ -18,13 +18,13 @@ namespace {
 
 constexpr int32_t kToken = 1;  // any
 
-// A step of all sessions, and the seconds of its parts; "host": the time that the device has nothing to do.
-void make_step(Engine& engine, std::span<const std::unique_ptr<ByHand>> sessions, Laps& laps,
+// A step of all sequences, and the seconds of its parts; "host": the time that the device has nothing to do.
+void make_step(Engine& engine, std::span<const std::unique_ptr<ByHand>> sequences, Laps& laps,
                std::map<std::string, double>& seconds) {
   Step step;
   step.role = Role::decode;
-  for (const auto& session : sessions) step.timelines.push_back(&session->timeline());
-  step.tokens.assign(sessions.size(), kToken);
+  for (const auto& sequence : sequences) step.sequences.push_back(&sequence->cached());
+  step.tokens.assign(sequences.size(), kToken);
   laps.clear();
   const auto start = std::chrono::steady_clock::now();
   engine.forward().run(std::move(step));
@@ -46,7 +46,7 @@ int lab_steps(const LabOptions& options) {
   const MeasuredModel model(options);
   const std::unique_ptr<Engine> engine = model.open(options_for_batch(model.args(), asked, n));
   if (engine->forward().n_stages() != 1) fail(ErrorKind::usage, "several devices have no time in common");
-  const auto sessions = fabricate_sessions(*engine, n, context);
+  const auto sequences = fabricate_sequences(*engine, n, context);
   ForcedChoices forced(*engine, n, context, bench.locality);
   Laps laps;
   engine->forward().set_laps(&laps);
@@ -54,7 +54,7 @@ int lab_steps(const LabOptions& options) {
   for (int64_t i = 0; i < n_steps; ++i) {
     if (i == n_steps - bench.n_decode) seconds.clear();  // the first steps filled the buffers
     forced.next();
-    make_step(*engine, sessions, laps, seconds);
+    make_step(*engine, sequences, laps, seconds);
   }
   engine->forward().set_laps(nullptr);
   for (const auto& [part, total] : seconds)

@@ -1,8 +1,8 @@
-// Timelines of different lengths that are opened, extended, cut back and closed at random in common steps;
+// Sequences of different lengths that are opened, extended, cut back and closed at random in common steps;
 // each is compared with itself alone.
 //
-// A token's role follows from its position: up to its timeline's prompt length it is prefilled, after that
-// decoded. So each timeline has one true result, which is computed first, without the others.
+// A token's role follows from its position: up to its sequence's prompt length it is prefilled, after that
+// decoded. So each sequence has one true result, which is computed first, without the others.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -12,20 +12,20 @@
 
 #include "engine/loop.h"
 #include "gguf/random_weights.h"
-#include "tests/support/tiny_session.h"
+#include "tests/support/tiny_sequence.h"
 
 namespace dsv32 {
 
-class ManyTimelines {
+class ManySequences {
  public:
-  static constexpr size_t kTimelines = 8;
+  static constexpr size_t kSequences = 8;
   static constexpr int64_t kMostTokens = 200, kMostPrompt = 150;
 
-  // `options` with room for kTimelines.
-  ManyTimelines(const std::string& path, EngineOptions options) : file_(path) {
-    options.context = 256, options.max_seqs = kTimelines, options.pool = 256 * kTimelines;
+  // `options` with room for kSequences.
+  ManySequences(const std::string& path, EngineOptions options) : file_(path) {
+    options.context = 256, options.max_seqs = kSequences, options.pool = 256 * kSequences;
     engine_ = std::make_unique<Engine>(file_, options);
-    for (size_t i = 0; i < kTimelines; ++i) {
+    for (size_t i = 0; i < kSequences; ++i) {
       lives_.push_back({random_tokens(kMostTokens, 100 + i),
                         static_cast<int64_t>(10 + rng_.next() % (kMostPrompt - 10)),
                         {},
@@ -40,8 +40,8 @@ class ManyTimelines {
       change_one();
       is_decode_ = !is_decode_;
       std::vector<size_t> who;
-      for (size_t i = 0; i < kTimelines; ++i)
-        if (lives_[i].session && may_join(lives_[i]) && rng_.next() % 4 != 0) who.push_back(i);
+      for (size_t i = 0; i < kSequences; ++i)
+        if (lives_[i].sequence && may_join(lives_[i]) && rng_.next() % 4 != 0) who.push_back(i);
       if (!is_decode_ && who.size() > 1) who.resize(1);  // prompts are read one at a time
       if (!who.empty()) take_step(who);
     }
@@ -54,31 +54,31 @@ class ManyTimelines {
     std::vector<int32_t> tokens;
     int64_t n_prompt = 0;
     std::vector<float> truth;  // [kMostTokens, vocab_size]
-    std::unique_ptr<ByHand> session;
-    int64_t n_held() const { return session->timeline().n_tokens(); }
+    std::unique_ptr<ByHand> sequence;
+    int64_t n_held() const { return sequence->cached().n_tokens(); }
   };
 
   std::vector<float> alone(const Life& life) {
-    ByHand session(*engine_);
+    ByHand sequence(*engine_);
     std::vector<float> rows =
-        session.all_logits(std::span(life.tokens).first(static_cast<size_t>(life.n_prompt)));
+        sequence.all_logits(std::span(life.tokens).first(static_cast<size_t>(life.n_prompt)));
     for (int64_t i = life.n_prompt; i < kMostTokens; ++i) {
-      session.step(life.tokens[static_cast<size_t>(i)]);
-      rows.insert(rows.end(), session.logits().begin(), session.logits().end());
+      sequence.step(life.tokens[static_cast<size_t>(i)]);
+      rows.insert(rows.end(), sequence.logits().begin(), sequence.logits().end());
     }
     return rows;
   }
 
-  // Opens a random timeline if it is closed; else now and then closes it or cuts it back.
+  // Opens a random sequence if it is closed; else now and then closes it or cuts it back.
   void change_one() {
-    Life& life = lives_[rng_.next() % kTimelines];
+    Life& life = lives_[rng_.next() % kSequences];
     const uint64_t dice = rng_.next() % 40;
-    if (!life.session)
-      life.session = std::make_unique<ByHand>(*engine_);
+    if (!life.sequence)
+      life.sequence = std::make_unique<ByHand>(*engine_);
     else if (dice == 0 || life.n_held() == kMostTokens)
-      life.session.reset();
+      life.sequence.reset();
     else if (dice == 1)
-      engine_->cache().truncate(life.session->timeline(),
+      engine_->cache().truncate(life.sequence->cached(),
                                 static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(life.n_held() + 1)));
   }
 
@@ -96,7 +96,7 @@ class ManyTimelines {
       const int64_t n = 1 + static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(most));
       step.n_logits = is_decode_ ? 1 : static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(n + 1));
       const auto first = life.tokens.begin() + life.n_held();
-      step.timelines.push_back(&life.session->timeline());
+      step.sequences.push_back(&life.sequence->cached());
       step.tokens.insert(step.tokens.end(), first, first + n);
       for (int64_t k = n - step.n_logits; k < n; ++k) rows.emplace_back(i, life.n_held() + k);
     }

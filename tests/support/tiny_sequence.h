@@ -1,4 +1,4 @@
-// A model file with an engine and a session, random prompts for it, and the rows and keys it computed.
+// A model file with an engine and a sequence, random prompts for it, and the rows and keys it computed.
 #pragma once
 
 #include <algorithm>
@@ -20,28 +20,28 @@ inline std::vector<int32_t> random_tokens(int64_t n, uint64_t seed) {
   return tokens;
 }
 
-struct TinySession {
+struct TinySequence {
   GgufFile file;
-  // A thread that hangs may warn after the session is gone.
+  // A thread that hangs may warn after the sequence is gone.
   std::shared_ptr<std::vector<std::string>> kept_warnings = std::make_shared<std::vector<std::string>>();
   std::vector<std::string>& warnings = *kept_warnings;
   std::unique_ptr<Engine> engine;
-  std::unique_ptr<ByHand> session;
-  TinySession(const std::string& path, EngineOptions options) : file(path) {
+  std::unique_ptr<ByHand> sequence;
+  TinySequence(const std::string& path, EngineOptions options) : file(path) {
     if (options.cache)
       options.cache->warn = [kept = kept_warnings](const std::string& line) { kept->push_back(line); };
     engine = std::make_unique<Engine>(file, options);
     while (engine->prefix_cache() && engine->prefix_cache()->tend()) std::this_thread::yield();
-    session = std::make_unique<ByHand>(*engine);
+    sequence = std::make_unique<ByHand>(*engine);
   }
 };
 
 // The bytes of all rows and keys of a sequence's first n_tokens, without the rest of the last page.
-inline std::vector<uint8_t> remembered(Engine& engine, const ByHand& session, int64_t n_tokens) {
+inline std::vector<uint8_t> remembered(Engine& engine, const ByHand& sequence, int64_t n_tokens) {
   LatentCache& cache = engine.cache();
   const CacheLayout& layout = cache.plan().layout;
   std::vector<PoolPage> pages;
-  for (int64_t i = 0; i * kPageTokens < n_tokens; ++i) pages.push_back(session.timeline().page(i));
+  for (int64_t i = 0; i * kPageTokens < n_tokens; ++i) pages.push_back(sequence.cached().page(i));
   const std::vector<std::vector<uint8_t>> keys = cache.download_keys(pages);
   std::vector<uint8_t> bytes;
   const auto add = [&](const uint8_t* from, int64_t n) { bytes.insert(bytes.end(), from, from + n); };
@@ -57,8 +57,8 @@ inline std::vector<uint8_t> remembered(Engine& engine, const ByHand& session, in
   return bytes;
 }
 
-inline std::vector<uint8_t> remembered(Engine& engine, const ByHand& session) {
-  return remembered(engine, session, session.timeline().n_tokens());
+inline std::vector<uint8_t> remembered(Engine& engine, const ByHand& sequence) {
+  return remembered(engine, sequence, sequence.cached().n_tokens());
 }
 
 }  // namespace dsv32

@@ -23,7 +23,7 @@ struct TokenRun {
 // A flag beside the id in a history: decode made this token's row, whose bits differ from prefill's.
 constexpr int32_t kMadeByDecode = 1 << 30;
 
-class Timeline {
+class CachedSequence {
  public:
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int64_t n_tokens() const { return std::ssize(tokens_); }
