@@ -312,8 +312,9 @@ bool launch_wide(DecodeRows rows, const Layout& layout, bool is_gated, int n_chu
 template <TensorType kType, typename Work>
 void with_width(int width, const Work& work) {
   if (width == 32) return work.template operator()<32>();
-  if (width == 64) return work.template operator()<64>();
-  if constexpr (has_all_widths(kType)) {
+  if constexpr (widest(kType) >= 64)
+    if (width == 64) return work.template operator()<64>();
+  if constexpr (widest(kType) == 80) {
     if (width == 40) return work.template operator()<40>();
     if (width == 48) return work.template operator()<48>();
     if (width == 80) return work.template operator()<80>();

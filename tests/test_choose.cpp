@@ -37,7 +37,8 @@ BOOST_AUTO_TEST_CASE(products_of_decode) {
       {q6_k, 33, 0, kHopper, wide, 33, 40},     {q6_k, 33, 0, kGeneric, columns, 11, 16},
       {q8_0, 48, 0, kHopper, wide, 48, 48},     {q8_0, 65, 0, kHopper, wide, 65, 80},
       {q8_0, 80, 0, kHopper, wide, 80, 80},     {q8_0, 81, 0, kHopper, wide, 41, 48},
-      {iq2_xxs, 33, 0, kHopper, wide, 33, 64},  {iq2_xxs, 65, 0, kHopper, wide, 33, 64},
+      {iq1_s, 33, 0, kHopper, wide, 33, 64},    {iq1_s, 65, 0, kHopper, wide, 33, 64},
+      {iq2_xxs, 33, 0, kHopper, wide, 17, 32},  {iq3_s, 65, 0, kHopper, wide, 22, 32},
       {nvfp4, 20, 0, kHopper, wide, 20, 32},    {q4_k, 1, 5, kHopper, columns, 5, 8},
       {q4_k, 1, 16, kGeneric, columns, 16, 16},
   };
@@ -51,12 +52,11 @@ BOOST_AUTO_TEST_CASE(products_of_decode) {
 // Every number of tokens has a width in which it fits, and no more launches than the widest would need.
 BOOST_AUTO_TEST_CASE(widths_hold_their_tokens) {
   for (const TensorType type : {TensorType::q2_k, TensorType::q8_0, TensorType::iq4_xs, TensorType::iq1_s,
-                                TensorType::q4_0, TensorType::mxfp4})
+                                TensorType::iq2_s, TensorType::q4_0, TensorType::mxfp4})
     for (int n = 17; n <= 256; ++n) {
       const DecodeChoice choice = choose_decode(type, n, 0, kHopper);
-      const int widest = has_all_widths(type) ? 80 : 64;
       BOOST_REQUIRE(choice.n_together <= choice.width);
-      BOOST_REQUIRE((n + choice.n_together - 1) / choice.n_together == (n + widest - 1) / widest);
+      BOOST_REQUIRE((n + choice.n_together - 1) / choice.n_together == (n + widest(type) - 1) / widest(type));
     }
 }
 

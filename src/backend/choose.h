@@ -38,14 +38,21 @@ struct DecodeChoice {
 
 constexpr int kRowsTokens = 8, kColumnsTokens = 16;
 
-// The widths of decode_wide.cu. Formats that most files use get all of them, others only 32 and 64.
-constexpr bool has_all_widths(TensorType type) {
+// The largest width of decode_wide.cu. Decoding of IQ2 and IQ3 leaves no registers for more than 32.
+constexpr int widest(TensorType type) {
   using enum TensorType;
-  return type == q8_0 || (type >= q2_k && type <= q6_k) || type == iq4_nl || type == iq4_xs;
+  if (type == q8_0 || (type >= q2_k && type <= q6_k) || type == iq4_nl || type == iq4_xs) return 80;
+  const bool is_iq2_or_iq3 =
+      type == iq2_xxs || type == iq2_xs || type == iq2_s || type == iq3_xxs || type == iq3_s;
+  return is_iq2_or_iq3 ? 32 : 64;
+}
+// Formats that most files use get all widths, others only 32 and 64.
+constexpr bool has_width(TensorType type, int width) {
+  return width <= widest(type) && (width == 32 || width == 64 || widest(type) == 80);
 }
 constexpr int wide_width(TensorType type, int n_together) {
   for (const int width : {32, 40, 48, 64, 80})
-    if (n_together <= width && (width == 32 || width == 64 || has_all_widths(type))) return width;
+    if (n_together <= width && has_width(type, width)) return width;
   return 0;
 }
 
@@ -66,7 +73,7 @@ constexpr DecodeChoice choose_decode(TensorType type, int n_tokens, int n_uses, 
   }
   if (n_uses == 0 && n_tokens <= kRowsTokens) return {DecodeKernel::rows, n_tokens, kRowsTokens};
   if (n_uses == 0 && n_tokens > kColumnsTokens && family == KernelFamily::hopper) {
-    const int n_together = equal_share(n_tokens, has_all_widths(type) ? 80 : 64);
+    const int n_together = equal_share(n_tokens, widest(type));
     return {DecodeKernel::wide, n_together, wide_width(type, n_together)};
   }
   const int n_together = n_uses > 0 ? n_uses : equal_share(n_tokens, kColumnsTokens);
