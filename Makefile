@@ -56,7 +56,9 @@ $(foreach station,$(STATIONS),$(eval FILES_$(station) := $(filter-out $(ALONE),$
 TEST_SOURCES := $(wildcard tests/*.cpp)
 OBJECTS      := $(ALONE:%.cpp=$(BUILD)/%.o) $(STATIONS:%=$(BUILD)/src/%.o)
 TEST_OBJECTS := $(TEST_SOURCES:%.cpp=$(BUILD)/%.o)
-LAB_OBJECTS  := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out %/main.cpp,$(wildcard tests/tools/lab/*.cpp)))
+LAB_ALONE    := $(addprefix tests/tools/lab/,main.cpp plain_read.cpp)
+FILES_lab    := $(filter-out $(LAB_ALONE),$(wildcard tests/tools/lab/*.cpp))
+LAB_OBJECTS  := $(BUILD)/src/lab.o $(BUILD)/tests/tools/lab/plain_read.o
 GPU_TEST_OBJECTS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/gpu/*.cpp))
 SUPPORT      := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/support/*.cpp))
 TINY         := models/tiny.gguf
@@ -71,8 +73,10 @@ demo: all  ## set up, build, and answer a question about a long text with the sm
 	@echo '    $(BUILD)/dsv32 run -m models/demo.gguf "Who is the captain of the Crimson Wind?" < prompts/town.txt'
 	@echo '    $(BUILD)/dsv32 chat -m models/demo.gguf'
 
-test: test_deps layers $(BUILD)/dsv32 $(BUILD)/lab $(BUILD)/unit_tests race_tests $(TINY)  ## set up, build, and run every test that needs no GPU
+test: test_deps layers tested  ## set up, build, and run every test that needs no GPU
 	@tests/run.sh $(BUILD)
+
+tested: test_deps $(BUILD)/dsv32 $(BUILD)/lab $(BUILD)/unit_tests race_tests $(TINY)  ## what `make test` runs
 
 test-gpu: test_deps $(BUILD)/dsv32 $(BUILD)/gpu_tests $(TINY)  ## the tests of the CUDA half (CUDA=1); skipped, and counted so, without a GPU
 	@tests/run_gpu.sh $(BUILD)
@@ -88,7 +92,7 @@ test-long: test_deps $(BUILD)/dsv32 $(BUILD)/unit_tests  ## the cases that take 
 # The tests of data that threads share, under ThreadSanitizer, which excludes all other sanitizers; part of make test.
 race_tests: test_deps
 	@while sleep 30 >/dev/null 2>&1; do echo "still building build/races/race_tests"; done >&2 & trap "kill $$!" EXIT; \
-	    $(MAKE) --no-print-directory SAN= CUDA=0 BUILD=build/races SANITIZE=-fsanitize=thread build/races/race_tests
+	    $(MAKE) --no-print-directory SAN= CUDA=0 BUILD=build/races PRECOMPILED= SANITIZE=-fsanitize=thread build/races/race_tests
 
 deps:  ## install the Debian packages that are missing (through sudo when not root)
 	@tests/support/install_packages.sh $(PACKAGES)
@@ -215,10 +219,11 @@ $(BUILD)/.built_%:
 	@touch $@
 $(TEST_OBJECTS) $(GPU_TEST_OBJECTS): | test_deps
 # Tests take longer to compile than to run, under the sanitizers more than twice as long. Half of that is for headers of
-# other projects, so these are precompiled.
+# other projects, so these are precompiled; for the few race tests that takes longer than it saves.
 TEST_FLAGS = $(if $(SAN),-O0,-O1)
-$(filter-out %/main.o,$(TEST_OBJECTS)) $(GPU_TEST_OBJECTS): $(BUILD)/tests/support/headers.h.gch
-$(filter-out %/main.o,$(TEST_OBJECTS)) $(GPU_TEST_OBJECTS): private CXXFLAGS += -include $(BUILD)/tests/support/headers.h
+PRECOMPILED = $(BUILD)/tests/support/headers.h
+$(filter-out %/main.o,$(TEST_OBJECTS)) $(GPU_TEST_OBJECTS): $(PRECOMPILED:=.gch)
+$(filter-out %/main.o,$(TEST_OBJECTS)) $(GPU_TEST_OBJECTS): private CXXFLAGS += $(PRECOMPILED:%=-include %)
 $(TEST_OBJECTS) $(GPU_TEST_OBJECTS): private CXXFLAGS += $(TEST_FLAGS)
 $(BUILD)/tests/support/headers.h.gch: tests/support/headers.h | test_deps
 	@echo "c++ $<"
@@ -226,22 +231,23 @@ $(BUILD)/tests/support/headers.h.gch: tests/support/headers.h | test_deps
 	@cp $< $(@D)
 	@$(CXX) $(CXXFLAGS) $(TEST_FLAGS) -x c++-header $< -o $@
 # cli waits for people and for the model, so it is compiled faster instead.
-$(BUILD)/src/cli/options/commands.o $(BUILD)/src/cli_%.o: CXXFLAGS += -O1
+$(BUILD)/src/cli/options/commands.o $(BUILD)/src/cli_%.o: CXXFLAGS += $(if $(SAN),-O0,-O1)
 $(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
 # Under the sanitizers one instruction set is enough (AVX2 if the CPU has it). Products are optimised; alignment (vectors
 # are read from any address here) and the stack are not checked. Otherwise products take minutes to compile, and most of
-# the tests' time.
+# the tests' time. Kernels for instructions that this CPU lacks are not called, so they are not checked.
 SAN_TARGET   := $(if $(SAN),-DHWY_COMPILE_ONLY_STATIC $(if $(shell grep -m 1 avx2 /proc/cpuinfo),-march=x86-64-v3 -maes -mpclmul))
 SAN_PRODUCTS := $(if $(SAN),-O2 --param asan-stack=0 -fno-sanitize=null$(comma)alignment)
+SAN_VNNI     := $(if $(SAN),$(if $(shell grep -m 1 avx512_vnni /proc/cpuinfo),$(SAN_PRODUCTS),-fno-sanitize=all))
 # -MD: a header of Highway includes these sources, once per instruction set, and -MMD omits what system headers include.
 $(BUILD)/src/backend/cpu_matmul.o $(BUILD)/src/backend/cpu_attention_kernels.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_TARGET) $(SAN_PRODUCTS)
-$(BUILD)/src/backend/cpu_formats_vnni.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_PRODUCTS)
+$(BUILD)/src/backend/cpu_formats_vnni.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_VNNI)
 
-# Writes the file that includes a station's files, if their list has changed.
+# Writes the file that includes a station's files, if their list has changed; two builds may do so at a time.
 $(BUILD)/src/%.cpp: FORCE
 	@mkdir -p $(@D)
-	@printf '#include "%s"\n' $(FILES_$*) >$@.new; cmp -s $@.new $@ && rm $@.new || mv $@.new $@
-$(STATIONS:%=$(BUILD)/src/%.o): $(BUILD)/src/%.o: $(BUILD)/src/%.cpp | deps
+	@new=$@.$$$$; printf '#include "%s"\n' $(FILES_$*) >$$new; cmp -s $$new $@ && rm $$new || mv $$new $@
+$(STATIONS:%=$(BUILD)/src/%.o) $(BUILD)/src/lab.o: $(BUILD)/src/%.o: $(BUILD)/src/%.cpp | deps
 	@echo "c++ src/$*"
 	@$(CXX) $(CXXFLAGS) -c $< -o $@
 FORCE:
@@ -252,5 +258,5 @@ $(BUILD)/%.o: %.cpp | deps
 	@$(CXX) $(CXXFLAGS) -c $< -o $@
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all demo test test-gpu eval lab test-long race_tests deps test_deps layers archs cuda_objects fuzz fuzz_deps format install uninstall deb test-deb clean help
+.PHONY: all demo test tested test-gpu eval lab test-long race_tests deps test_deps layers archs cuda_objects fuzz fuzz_deps format install uninstall deb test-deb clean help
 .DELETE_ON_ERROR:

@@ -19,11 +19,11 @@ namespace dsv32 {
 namespace {
 
 constexpr std::array kSizes = {1.0, 1.5, 2.0, 4.0};  // in top-k
-constexpr int kMostAnswerTokens = 64;
+constexpr int kMostReplayed = 64;
 
 // The greedy answer, up to the token that ends it or until the context is full.
 void answer(RecordedSteps& steps, ByHand& sequence, const Tokenizer& tokenizer) {
-  for (int i = 0; i < kMostAnswerTokens && sequence.context_left() > 0; ++i) {
+  for (int i = 0; i < kMostReplayed && sequence.context_left() > 0; ++i) {
     const int32_t id = sequence.likeliest();
     if (tokenizer.is_end_of_generation(id)) return;
     steps.step(id);
@@ -64,7 +64,7 @@ struct LayerCounts {
   }
 };
 
-struct Measured {
+struct Replayed {
   std::vector<LayerCounts> layers;
   int64_t topk = 0, n_passages = 0, n_steps = 0;  // steps: those that count
   int64_t n_shortest = 0, n_longest = 0;          // tokens of prompts, and of whole conversations
@@ -78,7 +78,7 @@ struct Measured {
   }
 };
 
-void count(Measured& measured, const RecordedSteps& steps) {
+void count(Replayed& measured, const RecordedSteps& steps) {
   for (int64_t layer = 0; layer < std::ssize(measured.layers); ++layer) {
     LayerCounts& counts = measured.layers[static_cast<size_t>(layer)];
     counts.overlap += count_repeated(steps.layer(layer));
@@ -89,7 +89,7 @@ void count(Measured& measured, const RecordedSteps& steps) {
   }
 }
 
-void measure_passage(Measured& measured, Model& model, const AskedPassage& passage) {
+void measure_passage(Replayed& measured, Model& model, const AskedPassage& passage) {
   const std::vector<int32_t> prompt = first_turn(model.tokenizer(), passage, passage.questions.front());
   const int64_t n_prompt = std::ssize(prompt);
   if (n_prompt <= measured.topk)
@@ -117,7 +117,7 @@ std::string row_text(const std::string& name, const LayerCounts& counts) {
   return text + "\n";
 }
 
-void print_table(const Measured& measured, const char* backend) {
+void print_table(const Replayed& measured, const char* backend) {
   std::string text = format(
       "%s: %lld steps at contexts of %lld to %lld tokens, each selecting %lld; shares found in a buffer of\n",
       backend, static_cast<long long>(measured.n_steps), static_cast<long long>(measured.n_shortest),
@@ -136,7 +136,7 @@ void print_table(const Measured& measured, const char* backend) {
   write_out(text + row_text("mean", measured.all_layers()));
 }
 
-nlohmann::json to_json(const LayerCounts& counts, const Measured& measured) {
+nlohmann::json to_json(const LayerCounts& counts, const Replayed& measured) {
   nlohmann::json sizes = nlohmann::json::array();
   for (size_t size = 0; size < kSizes.size(); ++size) {
     nlohmann::json& of_size = sizes.emplace_back();
@@ -148,7 +148,7 @@ nlohmann::json to_json(const LayerCounts& counts, const Measured& measured) {
   return {{"overlap", counts.overlap.rate()}, {"hit_rates", sizes}};
 }
 
-void print_json(const Measured& measured, const char* backend) {
+void print_json(const Replayed& measured, const char* backend) {
   nlohmann::json layers = nlohmann::json::array();
   for (const LayerCounts& layer : measured.layers) layers.push_back(to_json(layer, measured));
   const nlohmann::json all = {{"backend", backend},
@@ -172,7 +172,7 @@ int lab_buffer(const LabOptions& options) {
   const ModelArgs& args = model.engine().args();
   if (!args.has_indexer())
     fail(ErrorKind::model, format("%s has no indexer that could select rows", visible(model.path()).c_str()));
-  Measured measured;
+  Replayed measured;
   measured.layers.resize(static_cast<size_t>(args.n_layers));
   measured.topk = args.index_topk;
   for (const AskedPassage& passage : passages) measure_passage(measured, model, passage);
