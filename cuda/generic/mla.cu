@@ -191,11 +191,12 @@ DSV32_DEVICE void add_values(float (&o)[kTiles][8][4], const uint8_t* weights, c
   }
 }
 
-// Looks up the rows of lots first, first + n_splits, ..., kLookups rows in all.
+// Looks up n_rows rows, those of lots first, first + n_splits, ...
 template <KvType kKv, typename Shared>
-DSV32_DEVICE void look_up(const Attend& op, const Parts& parts, int64_t t, int first, int n, Shared& shared) {
+DSV32_DEVICE void look_up(const Attend& op, const Parts& parts, int64_t t, int first, int n, int n_rows,
+                          Shared& shared) {
   const int64_t seq = op.step.seq[t];
-  for (int i = threadIdx.x; i < kLookups; i += kThreads) {
+  for (int i = threadIdx.x; i < n_rows; i += kThreads) {
     const int j = (first + i / kRows * parts.n_splits) * kRows + i % kRows;
     const RowPlace place = find_row(op, t, j, n);
     shared.ids[i] = static_cast<int32_t>(place.id);
@@ -281,6 +282,15 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   if (parts.sums && split >= n_lots) return;  // the merge skips this part
   const int n_own = (n_lots - split + parts.n_splits - 1) / parts.n_splits;
   const float scale = op.scale * 1.44269504f;
+  constexpr int kLots = kLookups / kRows;  // that are looked up at once
+  // Looks up the lots from own_lot on, and starts the copies of the first.
+  const auto look_up_from = [&](int own_lot, int stage) {
+    look_up<kKv>(op, parts, t, split + own_lot * parts.n_splits, n, min(n_own - own_lot, kLots) * kRows,
+                 shared);
+    __syncthreads();
+    start_rows<kKv>(op, shared, 0, stage, warp, lane);
+  };
+  look_up_from(0, 0);
   uint32_t q[kHalfSteps][4];
   load_queries(op, t, first_head + 16 * own.tile, own.half, lane, q);
 
@@ -288,12 +298,10 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   float sum = 0;  // of the weights of head threadIdx.x
   float o[kTiles][8][4] = {};
   for (int own_lot = 0, stage = 0; own_lot < n_own; ++own_lot) {
-    const int lot = split + own_lot * parts.n_splits, i = own_lot % (kLookups / kRows);
-    if (i == 0) {
+    const int lot = split + own_lot * parts.n_splits, i = own_lot % kLots;
+    if (i == 0 && own_lot > 0) {
       __syncthreads();  // all warps are done with the lookups before
-      look_up<kKv>(op, parts, t, lot, n, shared);
-      __syncthreads();
-      start_rows<kKv>(op, shared, i, stage, warp, lane);
+      look_up_from(own_lot, stage);
     }
     uint8_t* rows = shared.rows[stage];
     wait_all_copies();
@@ -304,8 +312,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
     } else {
       stage ^= 1;
     }
-    if (own_lot + 1 < n_own && i + 1 < kLookups / kRows)
-      start_rows<kKv>(op, shared, i + 1, stage, warp, lane);
+    if (own_lot + 1 < n_own && i + 1 < kLots) start_rows<kKv>(op, shared, i + 1, stage, warp, lane);
 
     float s[kTiles][4], scores[Division<kTiles>::kKept][4], largest_here[2], factors[2];
     multiply_queries<kTiles>(s, q, rows, own.group * 8 * kTiles, own.half, lane);

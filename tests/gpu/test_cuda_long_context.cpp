@@ -156,7 +156,8 @@ BOOST_AUTO_TEST_CASE(the_last_tokens_of_128k_agree_with_the_cpu) {
         100 * mean_overlap, 100 * least_overlap);
     BOOST_TEST(worst <= 2e-2 * largest);
     BOOST_TEST(n_same == static_cast<size_t>(kDecoded));
-    BOOST_TEST(least_overlap >= 0.97);
+    // The generic family rounds queries and weights to bf16, Hopper to fp16.
+    BOOST_TEST(least_overlap >= (cuda::card().family == KernelFamily::hopper ? 0.97 : 0.96));
   }
 }
 
