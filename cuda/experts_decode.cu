@@ -151,7 +151,7 @@ void run_together(const RunExperts& op, bool is_x_older, const Launch& launch) {
   const int64_t n_uses = op.n_tokens * op.n_activated;
   // Uses are sorted with many tokens, if weights have codes.
   const bool have_codes = has_codes(op.w1.type) && has_codes(op.w3.type) && has_codes(op.w2.type);
-  const bool are_sorted = choose_run(op.n_tokens, op.w1.n_mats, have_codes) > 0;
+  const bool are_sorted = choose_run(op.n_tokens, op.w1.n_mats, have_codes, card().family) > 0;
   const UseRuns runs = are_sorted ? sort_uses(op, 0, launch).runs_of(0) : UseRuns{};
   float* h = launch.workspace->take<float>(n_uses * op.w1.n_rows);
   float* y = launch.workspace->take<float>((n_uses + 1) * op.w2.n_rows);
@@ -189,7 +189,7 @@ UseRounds sort_uses(const RunExperts& op, int64_t n_together, const Launch& laun
   UseRounds rounds;
   rounds.n_together = static_cast<int>(is_whole ? n_experts : n_together);
   rounds.n_rounds = is_whole ? 1 : static_cast<int>(ceil_div(std::min(n_uses, n_experts), n_together));
-  rounds.most = std::min(static_cast<int>(op.n_tokens), kColumnsTokens);
+  rounds.most = longest_run(op.n_tokens, n_experts, card().family);
   rounds.n_runs = static_cast<int>(std::min(n_uses, rounds.n_together + n_uses / rounds.most));
   rounds.runs = launch.workspace->take<UseRuns::Run>(rounds.n_rounds * rounds.n_runs);
   rounds.uses = launch.workspace->take<int32_t>(n_uses);

@@ -61,11 +61,14 @@ BOOST_AUTO_TEST_CASE(widths_hold_their_tokens) {
 }
 
 BOOST_AUTO_TEST_CASE(uses_of_experts) {
-  BOOST_TEST(choose_run(4, 256, true) == 0);
-  BOOST_TEST(choose_run(5, 256, true) == 5);
-  BOOST_TEST(choose_run(128, 256, true) == 16);
-  BOOST_TEST(choose_run(128, 256, false) == 0);
-  BOOST_TEST(choose_run(128, kMostSorted + 1, true) == 0);
+  BOOST_TEST(choose_run(4, 256, true, kHopper) == 0);
+  BOOST_TEST(choose_run(5, 256, true, kHopper) == 5);
+  BOOST_TEST(choose_run(128, 256, true, kHopper) == 16);
+  BOOST_TEST(choose_run(128, 256, true, kGeneric) == 8);
+  BOOST_TEST(choose_run(129, 256, true, kGeneric) == 16);
+  BOOST_TEST(choose_run(6, 256, true, kGeneric) == 6);
+  BOOST_TEST(choose_run(128, 256, false, kHopper) == 0);
+  BOOST_TEST(choose_run(128, kMostSorted + 1, true, kHopper) == 0);
   BOOST_TEST(has_double_tiles(160 * 256, 256));
   BOOST_TEST(!has_double_tiles(160 * 256 - 1, 256));
   BOOST_TEST(chooses_all_experts(512, 256));

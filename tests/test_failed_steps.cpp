@@ -36,8 +36,8 @@ BOOST_AUTO_TEST_CASE(the_next_step_begins_anew) {
   FailingBackend backend;
   CpuBackend plain(1);
   ForwardScene scene(backend, ForwardScene::kTopk + 8), expected(plain, ForwardScene::kTopk + 8);
-  while (scene.timeline->n_tokens() < ForwardScene::kPrompt + 20) {  // it outgrows its slots on the way
-    const auto token = static_cast<int32_t>(scene.timeline->n_tokens());
+  while (scene.sequence->n_tokens() < ForwardScene::kPrompt + 20) {  // it outgrows its slots on the way
+    const auto token = static_cast<int32_t>(scene.sequence->n_tokens());
     for (int n = 0; n < scene.args.n_layers; ++n) {
       backend.n_attends = n;
       BOOST_CHECK_THROW(scene.step(token), Error);

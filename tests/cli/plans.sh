@@ -21,7 +21,8 @@ check "plans: one format for all" grep -aqE '"weight_bytes":221[0-9]{9},' out
 plan --type Q4_K_M --on H100+512G -v
 check "plans: kernels of a format, of a Hopper" grep -aqxE ' +Q4_K +hopper +rows 8 +rows 8 +wide 40 +cuBLASLt' out
 check "plans: kernels of a format, of another GPU" grep -aqxE ' +Q4_K +generic +rows 8 +rows 8 +columns 16 +cuBLASLt' out
-check "plans: uses of an expert together" grep -aqxE ' +uses of an expert +1 +8 +16 +[0-9]+' out
+check "plans: uses of an expert together" grep -aqxE ' +uses +hopper +1 +8 +16 +[0-9]+' out
+check "plans: uses of an expert together, generic" grep -aqxE ' +uses +generic +1 +8 +8 +128' out
 plan --type Q4_K_M --on 0+768G -v
 check "plans: no kernels without a GPU" lacks out hopper
 usage_error "plans: no such format" inspect plan --type Q9_K --on 24G+256G

@@ -220,14 +220,17 @@ std::string kernels_text(const Planned& planned, const MeasuredModel& model) {
     }
   }
   if (args.n_routed_experts == 0) return text;
-  text += format("    %-17s", "uses of an expert");
-  for (const int n : kSteps)
-    text += format(
-        " %-16s",
-        format("%d", std::max(1, choose_run(n, args.n_routed_experts, has_codes(model.bytes().format))))
-            .c_str());
-  const int64_t n_uses = n_prompt * args.n_activated_experts;
-  return text + (has_double_tiles(n_uses, args.n_routed_experts) ? "256\n" : "128\n");
+  const int64_t n_experts = args.n_routed_experts, n_uses = n_prompt * args.n_activated_experts;
+  for (const KernelFamily family : {KernelFamily::hopper, KernelFamily::generic}) {
+    const bool is_hopper = family == KernelFamily::hopper;
+    text += format("    %-8s %-8s", "uses", is_hopper ? "hopper" : "generic");
+    for (const int n : kSteps) {
+      const int n_run = choose_run(n, n_experts, has_codes(model.bytes().format), family);
+      text += format(" %-16d", std::max(1, n_run));
+    }
+    text += is_hopper && has_double_tiles(n_uses, n_experts) ? "256\n" : "128\n";
+  }
+  return text;
 }
 
 std::string plan_text(const Planned& planned, const MeasuredModel& model) {
