@@ -21,10 +21,12 @@ constexpr int kWeightBytes = kRows * 2;                 // weights of a head as 
 
 // How a launch is cut, and where the parts of decode meet.
 struct Parts {
-  int64_t page_bytes;         // of a key page
-  int n_head_tiles;           // blocks side by side for one token and split
-  int n_splits;               // split s takes lots of 32 rows s, s + n_splits, ...
-  float* sums = nullptr;      // [n_tokens, n_splits, n_heads, kRank] before the division; null: one split
+  int64_t page_bytes;  // of a key page
+  int n_head_tiles;    // blocks side by side for one token and split
+  int n_splits;        // split s takes lots of 32 rows s, s + n_splits, ...
+  // [n_tokens, n_splits, n_heads, kRank] each part's weighted average of its rows; null: one split. Averages
+  // are no larger than latents, so they fit fp16.
+  __half* averages = nullptr;
   float2* max_sum = nullptr;  // [n_tokens, n_splits, n_heads] the largest score (base 2) and the weights' sum
 };
 
@@ -279,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   const int split = static_cast<int>(blockIdx.x) / parts.n_head_tiles % parts.n_splits;
   const int64_t t = blockIdx.x / parts.n_head_tiles / parts.n_splits;
   const int n = op.n_selected[t], n_lots = (n + kRows - 1) / kRows;
-  if (parts.sums && split >= n_lots) return;  // the merge skips this part
+  if (parts.averages && split >= n_lots) return;  // the merge skips this part
   const int n_own = (n_lots - split + parts.n_splits - 1) / parts.n_splits;
   const float scale = op.scale * 1.44269504f;
   constexpr int kLots = kLookups / kRows;  // that are looked up at once
@@ -353,14 +355,21 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
       if (head >= op.n_heads) continue;
       const float all = shared.sums[0][row];
       const int64_t part = (t * parts.n_splits + split) * op.n_heads + head;
-      float* out = (parts.sums ? parts.sums : op.o_c) + part * kRank + warp * 64 + lane % 4 * 2;
-      store_head<32>(&o[i][0][0], h, parts.sums || all == 0 ? 1.0f : 1.0f / all, out);
-      if (parts.sums && warp == 0 && lane % 4 == 0) parts.max_sum[part] = {shared.largest[0][row], all};
+      const float factor = all == 0 ? 1.0f : 1.0f / all;
+      const int column = warp * 64 + lane % 4 * 2;
+      if (!parts.averages) {
+        store_head<32>(&o[i][0][0], h, factor, op.o_c + part * kRank + column);
+        continue;
+      }
+      DSV32_UNROLL for (int c = 0; c < 8; ++c) *
+          reinterpret_cast<uint32_t*>(parts.averages + part * kRank + column + c * 8) =
+          pack_f16(o[i][c][2 * h] * factor, o[i][c][2 * h + 1] * factor);
+      if (warp == 0 && lane % 4 == 0) parts.max_sum[part] = {shared.largest[0][row], all};
     }
   }
 }
 
-// o_c = sum_s 2^(m_s - m) part_s / sum_s 2^(m_s - m) sum_s over the parts s of one token and head, in
+// o_c = sum_s w_s average_s / sum_s w_s, w_s = 2^(m_s - m) sum_s, over the parts s of one token and head, in
 // ascending order. CTA: one token and head, 128 threads of four columns. Parts without rows are not written
 // and not read. Bound by reading the parts from L2.
 __global__ void __launch_bounds__(kRank / 4) mla_combine_kernel(const Attend op, const Parts parts) {
@@ -370,21 +379,22 @@ __global__ void __launch_bounds__(kRank / 4) mla_combine_kernel(const Attend op,
   const int n = min(kSplits, (op.n_selected[t] + kRows - 1) / kRows);
   const int64_t first = t * kSplits * op.n_heads + head;  // parts are n_heads apart
   float2 max_sums[kSplits];
-  float4 values[kSplits];
+  uint2 averages[kSplits];
   float largest = -INFINITY, sum = 0;
   DSV32_UNROLL for (int s = 0; s < kSplits; ++s) {
     if (s >= n) continue;
     max_sums[s] = parts.max_sum[first + s * op.n_heads];
-    values[s] = reinterpret_cast<const float4*>(parts.sums + (first + s * op.n_heads) * kRank)[threadIdx.x];
+    averages[s] =
+        reinterpret_cast<const uint2*>(parts.averages + (first + s * op.n_heads) * kRank)[threadIdx.x];
   }
   DSV32_UNROLL for (int s = 0; s < kSplits; ++s) if (s < n) largest = fmaxf(largest, max_sums[s].x);
   float4 o = {0, 0, 0, 0};
   DSV32_UNROLL for (int s = 0; s < kSplits; ++s) {
     if (s >= n) continue;
-    const float weight = exp2_fast(max_sums[s].x - largest);
-    sum += weight * max_sums[s].y;
-    o.x += weight * values[s].x, o.y += weight * values[s].y;
-    o.z += weight * values[s].z, o.w += weight * values[s].w;
+    const float weight = exp2_fast(max_sums[s].x - largest) * max_sums[s].y;
+    const float2 low = unpack_f16(averages[s].x), high = unpack_f16(averages[s].y);
+    sum += weight;
+    o.x += weight * low.x, o.y += weight * low.y, o.z += weight * high.x, o.w += weight * high.y;
   }
   const float factor = sum == 0 ? 1.0f : 1.0f / sum;
   reinterpret_cast<float4*>(op.o_c + (t * op.n_heads + head) * kRank)[threadIdx.x] = {
@@ -416,11 +426,11 @@ void attend_generic(const Attend& op, const Launch& launch) {
   Parts parts{op.cache.layout.key_page_bytes(), 0, 1};
   if (op.step.role != Role::decode) return attend_all(op, parts, launch);
   parts.n_splits = kSplits;
-  const int64_t n_parts = kSplits * op.n_heads, n_bytes_part = kRank * sizeof(float) + sizeof(float2);
+  const int64_t n_parts = kSplits * op.n_heads, n_bytes_part = kRank * sizeof(__half) + sizeof(float2);
   in_groups(op, n_parts * n_bytes_part, launch,
             [&](const Attend& part, int64_t n_together, uint8_t* scratch) {
-              parts.sums = reinterpret_cast<float*>(scratch);
-              parts.max_sum = reinterpret_cast<float2*>(parts.sums + n_together * n_parts * kRank);
+              parts.averages = reinterpret_cast<__half*>(scratch);
+              parts.max_sum = reinterpret_cast<float2*>(parts.averages + n_together * n_parts * kRank);
               attend_all(part, parts, launch);
               launch_kernel(mla_combine_kernel, {part.step.n_tokens * part.n_heads, kRank / 4}, launch, part,
                             parts);

@@ -17,14 +17,14 @@ constexpr double kLinkShare = 45. / 63;
 // Hopper's kernels: six layers take 1.07 ms at 4 096 tokens on an H200, of which 0.27 ms are not for weights.
 constexpr double kHopperLayerSeconds = 45e-6;
 
-// Other GPUs run the generic kernels, which only an H100 has run (built for compute_80). There a layer takes
-// 41 us more, and prompts take 3.1 times as long. Elsewhere
+// Other GPUs run the generic kernels, which only an H100 has run (CUDA_ARCHS=80on90, 2026-11-26). There a
+// layer takes 47 us more, and prompts take 1.75 times as long. Elsewhere
 // - weights come at the share of the memory's rate that an H100 reaches with Q4_K (2550 of 3350 GB/s), but no
 //   faster than clocks allow: formats of few bits are bound by instructions, which an H200 shows;
 // - a prompt's token takes its products at the tensor cores' rate, and in clocks what it takes besides on the
 //   H100. The products: 73 GFLOP with weights, 35 of attention to 2 048 rows, 16 of scores of 16 384 keys.
 constexpr double kMemoryShare = 2550. / 3350;
-constexpr double kGenericLayerSeconds = kHopperLayerSeconds + 41e-6, kGenericPromptTimes = 3.1;
+constexpr double kGenericLayerSeconds = kHopperLayerSeconds + 47e-6, kGenericPromptTimes = 1.75;
 constexpr double kPromptWork = 124e9;
 
 // h200, h100: GB/s at which a token's weights are read, without the layers' own time, measured over six
