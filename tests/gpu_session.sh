@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tests/gpu_session.sh RUN_DIR...: everything that a GPU is needed for, in one go. Each RUN_DIR holds gpu_tests and dsv32 of one
 # build, such as one for CUDA_ARCHS=90 and one for 80on90, the generic kernels. Each test suite is a process of its own (an error
-# in one kernel ends its process), SUITES_AT_ONCE side by side. Then come `check` on models/demo.gguf, memcheck of MEMCHECK's
+# in one kernel ends its process), SUITES_AT_ONCE side by side; gpu_memory is alone, since it counts what is taken. Then come `check` on models/demo.gguf, memcheck of MEMCHECK's
 # suites if there is compute-sanitizer, and the benchmark with BENCH's flags. Logs go to $OUT or to RUN_DIR/logs.
 set -u
 (($#)) || { echo "usage: tests/gpu_session.sh RUN_DIR..." >&2; exit 2; }
@@ -37,8 +37,9 @@ for run in $runs; do
   mkdir -p "$logs"
   echo "=== $run"
   [ ! -d "$run/lib" ] || export LD_LIBRARY_PATH=$run/lib
-  side_by_side run_suite "$run" "$logs" \
-    ${SUITES:-$("$run/gpu_tests" --list_content 2>&1 | grep -oE '^[a-z][a-z_]+')}
+  suites=${SUITES:-$("$run/gpu_tests" --list_content 2>&1 | grep -oE '^[a-z][a-z_]+')}
+  side_by_side run_suite "$run" "$logs" $(grep -vx gpu_memory < <(printf '%s\n' $suites))
+  if [[ " "$(echo $suites)" " = *" gpu_memory "* ]]; then run_suite "$run" "$logs" gpu_memory; fi
   if [ -e models/demo.gguf ]; then
     "$run/dsv32" check -m models/demo.gguf --backend cuda >"$logs/check.log" 2>&1
     echo "== check: exit $?"
