@@ -140,10 +140,13 @@ void run_gate_up(const RunExperts& op, const UseRuns& runs, bool is_x_older, flo
 }
 
 // The number of tokens whose uses fit the scratch memory: of each use h and y, x as fp16, and w3's values if
-// w1 and w3 are two products. Each such group of tokens reads all experts again.
+// w1 and w3 are two products. At most as many as a grid has rows of blocks, where each use is one. Each such
+// group of tokens reads all experts again.
 int64_t tokens_together(const RunExperts& op, const Workspace& scratch) {
+  constexpr int64_t kMostUses = 65535;
   const int64_t n_values = op.n_activated * (3 * op.w1.n_rows + op.w2.n_rows) + op.w1.n_cols;
-  return std::max<int64_t>(1, scratch.n_bytes_left() * 7 / 8 / (4 * n_values));
+  const int64_t n_room = scratch.n_bytes_left() * 7 / 8 / (4 * n_values);
+  return std::max<int64_t>(1, std::min(n_room, kMostUses / op.n_activated));
 }
 
 // y = the sums over each token's experts; see the head of this file.

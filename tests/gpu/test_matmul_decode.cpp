@@ -381,6 +381,7 @@ BOOST_AUTO_TEST_CASE(experts, *boost::unit_test::precondition(needs_gpu)) {
   check_experts({q4_k, q4_k, q6_k, 200, 1024, 256, 250, 8});  // of w2
   check_experts({q4_k, q6_k, q8_0, 6, 512, 256, 2, 3});       // w1 and w3 of different types
   check_experts({f16, f16, f16, 4, 36, 20, 2, 2});            // rows that are no multiple of 16 bytes
+  check_experts({f16, f16, f16, 16, 32, 32, 8200, 8});        // more uses than a grid has rows of blocks
   check_experts({q2_k, q2_k, q2_k, 3, 69632, 256, 2, 2});     // x of w1 and w3 has no room in a block
   check_experts({q2_k, q2_k, q2_k, 3, 256, 77824, 2, 2});     // x of w2
 }
