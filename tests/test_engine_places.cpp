@@ -107,6 +107,37 @@ BOOST_AUTO_TEST_CASE(prefixes_are_shared_by_all_who_compute_the_same) {
   }
 }
 
+// A card whose kernels give other bits.
+struct OtherKind : IslandBackend {
+  std::string numerics() const override { return "other"; }
+};
+
+// Cards of two kinds: a prefix is found where each kind has the layers that it had.
+BOOST_AUTO_TEST_CASE(prefixes_know_which_kind_of_card_had_which_layers) {
+  const GgufFile file(tiny_path());
+  const TempDir dir;
+  const auto n_held = [&](bool is_other_first, int n_devices) {
+    EngineOptions options = with_disk({}, dir.file("cache"));
+    options.context = 256;
+    for (int i = 0; i < n_devices; ++i) {
+      options.gpus.push_back(i);
+      if (is_other_first == (i == 0))
+        options.backends.push_back(std::make_shared<OtherKind>());
+      else
+        options.backends.push_back(std::make_shared<IslandBackend>());
+    }
+    Engine engine(file, options);
+    BOOST_TEST(engine.backends().size() == static_cast<size_t>(n_devices));
+    return talk(engine).n_held;
+  };
+  BOOST_TEST(n_held(false, 2) == 0);
+  BOOST_TEST(n_held(false, 2) == 64);
+  BOOST_TEST(n_held(true, 2) == 0);
+  BOOST_TEST(n_held(true, 1) == 0);
+  BOOST_TEST(n_held(false, 3) == 0);
+  BOOST_TEST(n_held(false, 2) == 64);
+}
+
 // Of a prompt that is broken off while two of its chunks are between stages, others find what all stages
 // have, and its sequence goes on with another.
 BOOST_AUTO_TEST_CASE(nobody_finds_what_is_under_way) {
