@@ -171,7 +171,8 @@ DSV32_DEVICE void multiply_tile(const Product& product, const Place& place, cons
 // multiplies sixteen; other warps do one while it does the other.
 // For 64 tokens a warp issues some 85 instructions each sixteen columns (Q4_K, sm_80); on an A100 their
 // products take 64 cycles, and reading the tokens, which each warp does, as long. With more tokens products
-// and reading bound it, on cards with slower tensor cores products alone.
+// and reading bound it, on cards with slower tensor cores products alone. Measured (H100 at its base clock,
+// code for 8.0, 2026-11-26): 2 048 tokens by 8 of 256 experts, Q4_K, 2048 x 7168: 2.5 ms, 196 TFLOP/s.
 template <TensorType kType>
 __global__ void __launch_bounds__(kThreads, 2) multiply_formats_kernel(const Product product) {
 #if !defined(__CUDA_ARCH_FEAT_SM90_ALL)
