@@ -120,15 +120,6 @@ DSV32_DEVICE void spread_warp_sums(float (&v)[kSide * kSide], int lane) {
   if constexpr (kOffset > 1) spread_warp_sums<kOffset / 2>(v, lane);
 }
 
-// The value at the place of `value` in another block of the cluster.
-DSV32_DEVICE float value_of_block(const float* value, [[maybe_unused]] int block) {
-#if __CUDA_ARCH__ >= 900
-  return *cooperative_groups::this_cluster().map_shared_rank(const_cast<float*>(value), block);
-#else
-  return *value;
-#endif
-}
-
 // The block's number in the grid.
 DSV32_DEVICE int64_t block_number() {
   return (int64_t{blockIdx.z} * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
@@ -251,7 +242,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   arrive_at_cluster(), wait_for_cluster();
   // Each block finishes a part of the cluster's sums.
   finish_tile<kMats>(rows, tiles, problem, first_row, first_token, rank, kWarps,
-                     [&](int k, int block) { return value_of_block(block_sums + k, block); });
+                     [&](int k, int block) { return *Team(rank, kWarps).of(block_sums + k, block); });
   arrive_at_cluster(), wait_for_cluster();  // until all sums are read
 }
 
