@@ -50,7 +50,7 @@ endif
 # compile time. So the names in their unnamed namespaces must differ.
 # ALONE: files compiled once per instruction set or with their own flags, and files that tests link alone or replace.
 ALONE        := $(addprefix src/backend/,cpu_matmul.cpp cpu_formats_vnni.cpp cpu_attention_kernels.cpp pinned_memory.cpp) src/base/thread.cpp src/engine/engine.cpp src/cli/options/commands.cpp
-STATIONS     := base gguf text backend weights context model engine prefix \
+STATIONS     := base gguf text constrain backend weights context model engine prefix \
                 $(addprefix cli_,terminal options warm chat batch inspect)
 $(foreach station,$(STATIONS),$(eval FILES_$(station) := $(filter-out $(ALONE),$(wildcard src/$(subst _,/,$(station))/*.cpp))))
 TEST_SOURCES := $(wildcard tests/*.cpp)

@@ -75,6 +75,7 @@ void change(bool* field) { *field = !*field; }
 void change(int64_t* field) { *field = *field == 7 ? 8 : 7; }
 void change(uint64_t* field) { *field += 1; }
 void change(float* field) { *field = 0.5f; }
+void change(std::string* field) { *field = "{}"; }
 void change(std::vector<std::string>* field) { *field = {"\xff", "b"}; }
 
 GenerationOptions changed(const GenerationOption& option) {

@@ -37,6 +37,7 @@ constexpr GenerationOption kGenerationOptions[] = {
     {"stops", [](O& o) -> Field { return &o.stops; }, 0, 0, nullptr, "stop", "TEXT",
      "end the answer before TEXT; may be repeated"},
     {"top_logprobs", [](O& o) -> Field { return &o.n_top_logprobs; }, -1, kMostTopLogprobs},
+    {"constraint", [](O& o) -> Field { return &o.constraint; }},
 };
 
 // [0, 1): SplitMix64 (Steele, Lea, Flood 2014), jumped to the n-th value of the seed's stream.

@@ -41,6 +41,7 @@ struct GenerationOptions {
   std::vector<std::string> stops;  // end the answer; reasoning is not searched
   bool thinking = true;            // the prompt ended with <think>
   int64_t n_top_logprobs = -1;     // alternatives to record for each token; -1: no log-probabilities at all
+  std::string constraint;          // which answers are allowed (constrain/constraint.h); empty: all
 
   // Throws Error{usage} naming the option that is out of its range.
   void check() const;
@@ -53,7 +54,7 @@ inline constexpr int64_t kMostTokenLimit = INT32_MAX;
 // An option's names, bounds and help. The list defines the flags, the settings file, a batch line's fields,
 // the warm process's wire, /set, and check(): a new option is a field, a row of the list, and its use.
 struct GenerationOption {
-  using Field = std::variant<bool*, int64_t*, uint64_t*, float*, std::vector<std::string>*>;
+  using Field = std::variant<bool*, int64_t*, uint64_t*, float*, std::string*, std::vector<std::string>*>;
 
   const char* name;  // on the warm process's wire, and of a batch line's field
   Field (*field)(GenerationOptions& options);

@@ -20,11 +20,20 @@ namespace dsv32 {
 
 inline constexpr const char* kAssistantMark = "<｜Assistant｜>";
 
+// A call that an assistant makes.
+struct ToolCall {
+  std::string name;
+  std::string arguments;  // a JSON object
+  std::string id = {};
+};
+
 struct Message {
-  enum class Role { system, user, assistant };
+  enum class Role { system, user, assistant, tool };
   Role role;
-  std::string content;
-  std::string reasoning;  // of an assistant; used only if no user message follows
+  std::string content;               // a tool's: the result
+  std::string reasoning;             // of an assistant; used only if no user message follows
+  std::vector<ToolCall> calls = {};  // of an assistant
+  std::string calls_text = {};       // how the model wrote them; empty: as the format writes them
 };
 
 class ChatFormat {

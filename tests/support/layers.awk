@@ -1,14 +1,15 @@
 # Checks that includes point one way: base <- gguf <- backend <- weights <- context <- {prefix, model} <- engine <- cli <-
-# main.cpp; prefix and model do not include each other. text includes gguf. cuda includes base, the format structs and
+# main.cpp; prefix and model do not include each other. text includes gguf, constrain includes text. cuda includes base, the format structs and
 # backend.h. context/topk_buffer includes only base (plain policy, no backend), so that a backend may use it too. No file
 # in src includes a CUDA header; only engine includes the factory of cuda/. The rooms of cli have an order too: terminal <-
 # options <- warm <- chat <- batch <- inspect <- main.cpp. All output goes through cli/terminal/streams, which checks that
 # it arrived.
 BEGIN {
-    n = split("base gguf text backend weights context prefix model engine cli/terminal cli/options cli/warm cli/chat " \
+    n = split("base gguf text constrain backend weights context prefix model engine cli/terminal cli/options cli/warm cli/chat " \
               "cli/batch cli/inspect main", order, " ")
     for (i = 1; i <= n; ++i) rank[order[i]] = i
     allowed["text"] = "base gguf text"
+    allowed["constrain"] = "base text constrain"
     allowed["backend"] = "base gguf backend"
     allowed["cuda"] = "base gguf backend cuda"
     allowed["prefix"] = "base backend context prefix"

@@ -294,6 +294,9 @@ void add_value(Sha256& hash, float value) { hash.add(&value, sizeof value); }
 void add_value(Sha256& hash, uint64_t value) { hash.add_number(value); }
 void add_value(Sha256& hash, int64_t value) { hash.add_number(static_cast<uint64_t>(value)); }
 void add_value(Sha256& hash, bool value) { hash.add_number(value); }
+void add_value(Sha256& hash, const std::string& text) {
+  if (!text.empty()) hash.add_field(text);  // so that digests without one stay the same
+}
 void add_value(Sha256& hash, const std::vector<std::string>& texts) {
   hash.add_number(texts.size());
   for (const std::string& text : texts) hash.add_field(text);

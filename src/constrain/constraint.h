@@ -1,0 +1,55 @@
+// Which answers a request allows, and which tokens may come next in one answer.
+//
+// A constraint is a text, so that it travels with a request's other options. It is a JSON object of one of
+// two forms:
+//
+//   {"schema": S}    the answer is one JSON document that the JSON schema S accepts (schema.h)
+//   {"tools": [{"name": N, "parameters": S, "strict": true}, ...], "choice": "auto", "parallel": true}
+//
+// With tools the answer may call them. "choice" is "auto", "required" or a tool's name: "required" and a name
+// make the answer a block of calls and nothing else. "parallel" false: one call at most. Arguments of a
+// strict tool are what its schema accepts; those of others are any.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizer.h"
+
+namespace dsv32 {
+
+class Grammar;    // a compiled constraint
+class TokenTrie;  // the bytes of a vocabulary's tokens
+
+// Throws Error{usage} that names the path and the keyword, for text that is no constraint, for schemas with
+// keywords that are not supported, that no document satisfies, or that are too large.
+std::shared_ptr<Grammar> compile_constraint(std::string_view text);
+
+// The tokenizer must outlive it.
+std::shared_ptr<const TokenTrie> make_token_trie(const Tokenizer& tokenizer);
+
+// One answer under a constraint. One thread at a time, also for the answers that share a grammar.
+class Constraint {
+ public:
+  Constraint(std::shared_ptr<Grammar> grammar, std::shared_ptr<const TokenTrie> trie);
+
+  // words [ceil(n_vocab / 32)]: bit id % 32 of word id / 32 says whether the token may come next. At least
+  // one may. Those that end an answer may where the document is complete.
+  void write_mask(std::span<uint32_t> words);
+  // Takes the next token, which the mask allows.
+  void push(int32_t id);
+  // Takes the bytes; false if no document goes on with them, and then nothing is taken.
+  bool take(std::string_view bytes);
+  // Whether the document is complete here.
+  bool is_complete() const;
+
+ private:
+  std::shared_ptr<Grammar> grammar_;
+  std::shared_ptr<const TokenTrie> trie_;
+  std::vector<int32_t> places_;  // in the grammar, with what must follow
+};
+
+}  // namespace dsv32
