@@ -44,6 +44,10 @@ class Tokenizer {
   // The same for display: a token without bytes shows its name.
   std::string_view piece(int32_t id) const;
   bool is_control(int32_t id) const { return vocabulary_.types[checked(id)] == TokenType::control; }
+  // Structure rather than text, printed or not.
+  bool is_special(int32_t id) const {
+    return is_control(id) || vocabulary_.types[checked(id)] == TokenType::user_defined;
+  }
   // EOS under either of its names, <|EOT|>, and <｜User｜>: a model that begins the user's turn has finished
   // its own.
   bool is_end_of_generation(int32_t id) const { return checked(id), end_ids_.contains(id); }

@@ -1,6 +1,6 @@
 # Checks that includes point one way: base <- gguf <- backend <- weights <- context <- {prefix, model} <- engine <- cli <-
-# main.cpp; prefix and model do not include each other. text includes gguf, constrain includes text. cuda includes base, the format structs and
-# backend.h. context/topk_buffer includes only base (plain policy, no backend), so that a backend may use it too. No file
+# main.cpp; prefix and model do not include each other. text includes gguf, constrain includes text. cuda includes base, the format
+# structs and backend.h. context/topk_buffer includes only base (plain policy, no backend), so that a backend may use it too. No file
 # in src includes a CUDA header; only engine includes the factory of cuda/. The rooms of cli have an order too: terminal <-
 # options <- warm <- chat <- batch <- inspect <- main.cpp. All output goes through cli/terminal/streams, which checks that
 # it arrived.

@@ -1,0 +1,163 @@
+// A mask is the tokens whose bytes the automaton takes from the answer's state: both trees of tokens are
+// walked with it, a subtree only where its first byte is taken. Masks are kept by state, and for texts in
+// JSON strings by term, as the plain tokens that a text takes are the same wherever it stands.
+#include "constrain/constraint.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "constrain/machine.h"
+#include "constrain/schema.h"
+#include "constrain/token_trie.h"
+#include "constrain/tools.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr size_t kMostMasks = 256;  // that are kept, of states and of terms each
+
+void add(TokenTrie::Words& words, const TokenTrie::Words& more) {
+  for (size_t i = 0; i < words.size(); ++i) words[i] |= more[i];
+}
+void clear(TokenTrie::Words& words, int32_t id) {
+  words[static_cast<size_t>(id) / 32] &= ~(1u << static_cast<uint32_t>(id) % 32);
+}
+
+}  // namespace
+
+class Grammar {
+ public:
+  using Words = TokenTrie::Words;
+
+  explicit Grammar(std::string_view text) try : spec_(parse_bounded_json(text, "the constraint")) {
+    has_marks_ = spec_.contains("tools");
+    root_ = has_marks_ ? tools_node(machine_, spec_) : SchemaReader(machine_, spec_.at("schema")).document();
+    if (!machine_.prune(root_)) fail(ErrorKind::usage, "the schema accepts no document");
+  } catch (const Json::exception&) {
+    fail(ErrorKind::usage, "the constraint is none, expected an object with schema, or tools");
+  }
+
+  Machine& machine() { return machine_; }
+  std::vector<Machine::CellId> begin() { return machine_.begin(root_); }
+
+  // Before a walk: forgets states when they are too many, and the masks of another vocabulary.
+  void tidy(const TokenTrie* trie) {
+    const bool is_full = machine_.n_states() >= Machine::kMostStates;
+    if (trie != trie_) term_masks_.clear();
+    if (trie != trie_ || is_full) masks_.clear(), others_masks_.clear();
+    if (is_full) machine_.forget_states();
+    trie_ = trie;
+  }
+
+  const Words& mask(const TokenTrie& trie, const std::vector<Machine::CellId>& places) {
+    const Machine::StateId state = machine_.state_of(places);
+    const auto known = masks_.find(state);
+    if (known != masks_.end()) return known->second;
+    if (masks_.size() >= kMostMasks) masks_.clear();
+    Words words = find_mask(trie, state);
+    return masks_[state] = std::move(words);
+  }
+
+ private:
+  Words find_mask(const TokenTrie& trie, Machine::StateId state) {
+    Words words = others_mask(trie, state);
+    std::vector<Machine::CellId> not_texts;
+    for (const Machine::CellId place : std::vector(machine_.places(state)))
+      if (machine_.quoted_text_at(place) < 0)
+        not_texts.push_back(place);
+      else
+        add(words, text_mask(trie, place));
+    if (!not_texts.empty()) walk(trie.plain(), trie, machine_.state_of(not_texts), words);
+    for (const int32_t id : trie.marks())
+      if (!has_marks_ || trie.bytes_of(id) != "｜DSML｜") clear(words, id);
+    if (machine_.may_end(state))
+      for (const int32_t id : trie.ends()) TokenTrie::set(words, id);
+    return words;
+  }
+
+  // The tokens that are not plain. Lengths beyond what such a token can reach make no difference to them, so
+  // the masks of a text that bounds its length are nearly all the same.
+  Words others_mask(const TokenTrie& trie, Machine::StateId state) {
+    std::vector<Machine::CellId> places = machine_.places(state);
+    for (Machine::CellId& place : places) place = machine_.with_length_to(place, trie.n_most_in_string());
+    std::ranges::sort(places);
+    const Machine::StateId alike = machine_.state_of(places);
+    const auto known = others_masks_.find(alike);
+    if (known != others_masks_.end()) return known->second;
+    if (others_masks_.size() >= kMostMasks) others_masks_.clear();
+    Words words(trie.n_words());
+    walk(trie.others(), trie, alike, words);
+    return others_masks_[alike] = std::move(words);
+  }
+
+  // The plain tokens that a text in a JSON string takes.
+  const Words& text_mask(const TokenTrie& trie, Machine::CellId place) {
+    const Terms::Id term = machine_.quoted_text_at(place);
+    if (const std::optional<Terms::Length> length = machine_.terms().length(term))
+      return trie.plain_up_to(length->most);
+    const auto known = term_masks_.find(term);
+    if (known != term_masks_.end()) return known->second;
+    if (term_masks_.size() >= kMostMasks) term_masks_.clear();
+    Words words(trie.n_words());
+    walk(trie.plain(), trie, machine_.state_of({machine_.alone(place)}), words);
+    return term_masks_[term] = std::move(words);
+  }
+
+  // Adds the tokens of a tree that the automaton takes from `start`.
+  void walk(std::span<const TokenTrie::Node> nodes, const TokenTrie& trie, Machine::StateId start,
+            Words& words) {
+    std::vector<Machine::StateId> at(trie.n_most_bytes() + 1);  // by depth
+    at[0] = start;
+    for (size_t i = 0; i < nodes.size();) {
+      const TokenTrie::Node& node = nodes[i];
+      const Machine::StateId state = machine_.step(at[node.depth - 1u], node.byte);
+      at[node.depth] = state;
+      if (state >= 0 && node.token >= 0) TokenTrie::set(words, node.token);
+      i = state >= 0 ? i + 1 : static_cast<size_t>(node.next);
+    }
+  }
+
+  const Json spec_;
+  Machine machine_;
+  Machine::NodeId root_ = -1;
+  bool has_marks_ = false;  // the mark of calls may come, which may be a special token
+  const TokenTrie* trie_ = nullptr;
+  std::unordered_map<Machine::StateId, Words> masks_, others_masks_;
+  std::unordered_map<Terms::Id, Words> term_masks_;
+};
+
+std::shared_ptr<Grammar> compile_constraint(std::string_view text) { return std::make_shared<Grammar>(text); }
+
+Constraint::Constraint(std::shared_ptr<Grammar> grammar, std::shared_ptr<const TokenTrie> trie)
+    : grammar_(std::move(grammar)), trie_(std::move(trie)), places_(grammar_->begin()) {}
+
+void Constraint::write_mask(std::span<uint32_t> words) {
+  grammar_->tidy(trie_.get());
+  const std::vector<uint32_t>& mask = grammar_->mask(*trie_, places_);
+  if (words.size() < mask.size())
+    fail(ErrorKind::internal, format("a mask of %zu words has room for %zu", mask.size(), words.size()));
+  std::fill(std::ranges::copy(mask, words.begin()).out, words.end(), 0);
+}
+
+void Constraint::push(int32_t id) {
+  if (trie_->is_end(id)) return;
+  if (!take(trie_->bytes_of(id)))
+    fail(ErrorKind::internal, format("token %d came, which the constraint does not allow", id));
+}
+
+bool Constraint::take(std::string_view bytes) {
+  grammar_->tidy(trie_.get());
+  Machine& machine = grammar_->machine();
+  Machine::StateId state = machine.state_of(places_);
+  for (size_t i = 0; i < bytes.size() && state >= 0; ++i)
+    state = machine.step(state, static_cast<uint8_t>(bytes[i]));
+  if (state < 0) return false;
+  places_ = machine.places(state);
+  return true;
+}
+
+bool Constraint::is_complete() const { return places_.front() == Machine::kEnd; }
+
+}  // namespace dsv32

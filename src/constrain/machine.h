@@ -1,0 +1,156 @@
+// A grammar over bytes, and the automaton that reads by it.
+//
+// The grammar is a graph of nodes. What must follow at a place of a document is a list of cells, each a node
+// or a text under way, and the list behind it: a stack. Lists share their ends, and equal lists are one.
+// Where a document may go on in several ways its place is a set of lists, a state. A step from a state by a
+// byte is computed once and kept in the state's table; states are forgotten all at once when they are too
+// many.
+//
+// Texts are Terms. Quoted, a text's characters may be escaped as JSON allows, and a quotation mark ends it;
+// bare, it ends where its term allows and the grammar goes on.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "constrain/terms.h"
+
+namespace dsv32 {
+
+class Machine {
+ public:
+  using NodeId = int32_t;
+  using CellId = int32_t;
+  using StateId = int32_t;
+
+  // --- Making the grammar
+
+  NodeId literal(std::string bytes);
+  NodeId sequence(std::vector<NodeId> parts);
+  NodeId choice(std::vector<NodeId> parts);  // of none: nothing
+  NodeId quoted(Terms::Id text);             // with both quotation marks
+  NodeId bare(Terms::Id text);
+  // items[0], items[1], …, then any number of `rest`, with `separator` between them; `least` to `most` items.
+  NodeId list(std::vector<NodeId> items, NodeId rest, NodeId separator, int64_t least, int64_t most);
+  struct Member {
+    NodeId node;
+    bool is_required;
+  };
+  // The members in their order, those that are not required perhaps left out, then any number of `others`.
+  NodeId members(std::vector<Member> members, NodeId others, NodeId separator);
+  // Any text up to `mark` and the mark; with `may_end`, the document may also end within the text.
+  NodeId up_to(std::string mark, bool may_end);
+  // A node that is set later, so that it may contain itself.
+  NodeId placeholder();
+  void set(NodeId placeholder, NodeId node);
+  int64_t n_nodes() const { return std::ssize(nodes_); }
+  Terms& terms() { return terms_; }
+
+  // Leaves out what no document can complete. Returns whether `root` has a document. Call before walking, and
+  // again after adding nodes.
+  bool prune(NodeId root);
+
+  // --- Reading
+
+  // The places where a document begins.
+  std::vector<CellId> begin(NodeId root);
+  StateId state_of(const std::vector<CellId>& places);
+  const std::vector<CellId>& places(StateId state) const {
+    return states_[static_cast<size_t>(state)].places;
+  }
+  bool may_end(StateId state) const { return places(state).front() == kEnd; }
+  // -1: no document goes on with the byte.
+  StateId step(StateId state, uint8_t byte) {
+    const int32_t next = states_[static_cast<size_t>(state)].next[byte];
+    return next != kUnknown ? next : find_step(state, byte);
+  }
+  // The term of a place within a quoted text, before a whole character; else -1.
+  Terms::Id quoted_text_at(CellId place) const;
+  // The place, in a quoted text that only bounds its length with bounds over n as good as none and out of
+  // reach.
+  CellId with_length_to(CellId place, int64_t n);
+  // The place in the same text with nothing behind it.
+  CellId alone(CellId place);
+  int64_t n_states() const { return std::ssize(states_); }
+  void forget_states();
+
+  static constexpr CellId kEnd = 0;  // the place where the document is complete
+  static constexpr int64_t kMostNodes = 10000, kMostStates = 10000;
+
+ private:
+  static constexpr int32_t kUnknown = -2;
+
+  struct Node {
+    enum class Kind : uint8_t { literal, sequence, choice, quoted, bare, list, members, up_to, placeholder };
+    Kind kind;
+    bool flag = false;                // of `up_to`: may_end
+    std::string bytes = {};           // of `literal` and `up_to`
+    std::vector<NodeId> parts = {};   // children, of `members` in order
+    std::vector<bool> required = {};  // of `members`, for each part
+    Terms::Id text = 0;
+    NodeId rest = -1, separator = -1;  // of `list` and `members`; rest -1: none
+    int64_t least = 0, most = 0;
+    bool has_document = false;
+  };
+  // What is next at a place, and the cell behind it.
+  struct Cell {
+    enum class Kind : uint8_t {
+      node,     // a: the node; b: how much of it is done
+      quoted,   // a: the term of what may follow, before a whole character
+      bare,     // the same outside quotation marks
+      within,   // a: the term behind a character; b: its missing bytes, and bounds of the next
+      partial,  // a: the term before a character; b: its bits so far
+      escape,   // a: the term before a character; b: what is known of its escape
+    };
+    Kind kind;
+    bool is_quoted;  // of `within` and `partial`
+    int32_t a, b;
+    CellId tail;
+    auto operator<=>(const Cell&) const = default;
+  };
+  struct CellHash {
+    size_t operator()(const Cell& cell) const;
+  };
+  struct State {
+    std::vector<CellId> places;  // ascending, at least one
+    std::array<StateId, 256> next;
+  };
+
+  NodeId add(Node node);
+  bool has_document(const Node& node) const;
+  void cut(Node& node) const;
+  CellId cell(const Cell& wanted);
+  CellId text_cell(Terms::Id term, bool is_quoted, CellId tail);
+  std::vector<CellId> opened(std::vector<CellId> cells);
+  void open(CellId id, std::vector<CellId>& more);
+  void open_node(const Node& node, const Cell& at, std::vector<CellId>& more);
+  bool is_reading(const Cell& at) const;
+  StateId find_step(StateId state, uint8_t byte);
+  void read(const Cell& at, uint8_t byte, std::vector<CellId>& next);
+  void read_node(const Cell& at, uint8_t byte, std::vector<CellId>& next);
+  void read_text(const Cell& at, uint8_t byte, std::vector<CellId>& next);
+  void read_lead(const Cell& at, uint8_t byte, std::vector<CellId>& next);
+  void read_partial(const Cell& at, uint8_t byte, std::vector<CellId>& next);
+  void read_escape(const Cell& at, uint8_t byte, std::vector<CellId>& next);
+  void take(const Cell& at, uint32_t character, std::vector<CellId>& next);
+  bool may_be_escaped(Terms::Id term, uint32_t first, uint32_t last);
+
+  Terms terms_;
+  std::deque<Node> nodes_;
+  std::vector<Cell> cells_{{}};
+  std::unordered_map<Cell, CellId, CellHash> cell_ids_;
+  std::deque<State> states_;
+  std::map<std::vector<CellId>, StateId> state_ids_;
+  std::vector<uint32_t> opened_in_;  // by cell: the call of opened() that has seen it
+  uint32_t n_opened_ = 0;
+};
+
+}  // namespace dsv32

@@ -1,0 +1,100 @@
+// A JSON schema (draft 2020-12) as a grammar of the documents that it accepts.
+//
+// Schemas that hold for the same value are one set, and each set is one node: $ref, allOf and a schema's own
+// keywords add to the set, anyOf and oneOf split it into shapes. A oneOf is taken as an anyOf, which it is
+// when no value fits two branches; branches that do not differ visibly are refused.
+//
+// Documents have no white space but one space where they like behind a comma and a colon. Properties come in
+// the schema's order, then others. Names and values that the schema gives are written as JSON writes them.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "constrain/machine.h"
+#include "constrain/shape.h"
+
+namespace dsv32 {
+
+// Reads JSON of 1 MB and 64 levels at most. Throws Error{usage} that calls it `name`.
+Json parse_bounded_json(std::string_view text, const std::string& name);
+
+class SchemaReader {
+ public:
+  using NodeId = Machine::NodeId;
+
+  // Both must outlive the reader.
+  SchemaReader(Machine& machine, const Json& schema) : machine_(machine), root_(schema) {}
+
+  // The node of a document. Throws Error{usage} with the path of a schema that is refused.
+  NodeId document();
+
+  // The properties of documents that are objects, for another notation than JSON's. Throws Error{usage} when
+  // the schema is not that of one kind of objects.
+  struct Property {
+    std::string name;
+    bool is_required;
+    std::optional<Terms::Id> text;  // of its strings
+    std::optional<NodeId> other;    // its other values, as JSON
+  };
+  std::vector<Property> properties();
+
+ private:
+  using Schemas = std::vector<const Json*>;  // that all hold
+  using Shapes = std::vector<Shape>;
+  // A schema that holds, and the ones that lead to it without a step into the value.
+  struct Open {
+    const Json* schema;
+    Schemas trail;
+  };
+  // Schemas of which one at least holds.
+  struct Choice {
+    const Json* schemas;
+    Schemas trail;
+  };
+  struct Values {
+    NodeId placeholder, base;
+    std::vector<const Json*> values;
+  };
+
+  NodeId node_of(Schemas schemas);
+  void finish();
+  NodeId shape_node(const Shape& shape);
+  NodeId type_node(const Shape& shape, Type type);
+  NodeId values_node(Shape shape);
+  NodeId array_node(const Shape& shape);
+  NodeId object_node(const Shape& shape);
+  NodeId other_member(const Shape& shape, const std::vector<std::string>& names);
+  NodeId comma();
+  NodeId colon();
+  bool accepts(NodeId node, const std::string& bytes);
+
+  Shapes shapes_of(const Schemas& schemas);
+  void spread(std::vector<Open> open, std::vector<Choice> choices, Shape shape, std::set<const Json*> seen,
+              Shapes& found);
+  void add(Shape& shape, const Json& schema);
+  const Json* referred(const Json& reference) const;
+  void check_branches(const Json& branches);
+  bool differ(const Shapes& a, const Shapes& b, int depth);
+  bool differ(const Shape& a, const Shape& b, int depth);
+  bool values_differ(const Shape& a, const Shape& b);
+  bool properties_differ(const Shape& a, const Shape& b, int depth);
+
+  std::string path_of(const Json& schema) const;
+  [[noreturn]] void refuse(const Json& schema, const std::string& why) const;
+
+  Machine& machine_;
+  const Json& root_;
+  std::map<Schemas, NodeId> nodes_;  // by schemas, sorted
+  std::vector<std::pair<Schemas, NodeId>> unread_;
+  std::vector<Values> values_;     // are checked when all nodes are there
+  std::set<const Json*> checked_;  // oneOf lists
+  std::optional<NodeId> comma_, colon_;
+  int64_t n_spread_ = 0;
+};
+
+}  // namespace dsv32

@@ -1,0 +1,69 @@
+// What one schema without alternatives asks of a value: its keywords, read and bounded, by the kind of value
+// that they are about. Several schemas that all hold are one shape.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "constrain/numbers.h"
+#include "constrain/terms.h"
+
+namespace dsv32 {
+
+using Json = nlohmann::ordered_json;  // the order of a schema's properties is that of the answer's
+
+// Kinds of values, a bit each.
+enum Type : unsigned {
+  kNull = 1,
+  kBoolean = 2,
+  kNumber = 4,
+  kString = 8,
+  kArray = 16,
+  kObject = 32,
+  kEveryType = 63,
+};
+Type type_of(const Json& value);
+
+// The schemas of an array's items, or of an object's properties, in one schema; null: none is given.
+struct ItemSchemas {
+  const Json *prefix = nullptr, *others = nullptr;
+};
+struct PropertySchemas {
+  const Json *properties = nullptr, *required = nullptr, *others = nullptr;
+};
+
+struct Shape {
+  unsigned types = kEveryType;
+  std::optional<std::vector<const Json*>> values;  // the only ones
+  NumberKind number;
+  std::vector<Terms::Id> texts;  // a string is in all of them
+  int64_t least_length = 0, most_length = Terms::kNoLimit;
+  std::vector<ItemSchemas> items;
+  int64_t least_items = 0, most_items = Terms::kNoLimit;
+  std::vector<PropertySchemas> properties;
+
+  // Adds the keywords of `schema`, an object, but for those that name other schemas that hold for the same
+  // value ($ref, allOf, anyOf, oneOf). Throws Error{usage} that names the keyword, for one that is not
+  // supported or has a value that it cannot have.
+  void add(Terms& terms, const Json& schema);
+
+  // Without `values`, whether all values of its types are allowed.
+  bool is_free() const;
+  // The terms of its strings and numbers.
+  Terms::Id string_term(Terms& terms) const;
+  Terms::Id number_term(Terms& terms) const { return dsv32::number_term(terms, number); }
+  // The schemas of the item at `index`, of the property `name`, and of properties that no schema names.
+  std::vector<const Json*> item(size_t index) const;
+  std::vector<const Json*> property(const std::string& name) const;
+  std::vector<const Json*> other_properties() const;
+  // Names that a schema gives a property or asks for, in the order of the answer.
+  std::vector<std::string> names() const;
+  bool is_required(const std::string& name) const;
+};
+
+}  // namespace dsv32

@@ -1,0 +1,291 @@
+#include "constrain/terms.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr Terms::Range kSurrogates{0xd800, 0xdfff};
+
+// Sorted, joined where they touch, without surrogates.
+std::vector<Terms::Range> normal(std::vector<Terms::Range> ranges) {
+  std::vector<Terms::Range> cut, joined;
+  for (const Terms::Range& range : ranges) {
+    if (range.first < kSurrogates.first)
+      cut.push_back({range.first, std::min(range.last, kSurrogates.first - 1)});
+    if (range.last > kSurrogates.last)
+      cut.push_back({std::max(range.first, kSurrogates.last + 1), range.last});
+  }
+  std::ranges::sort(cut);
+  for (const Terms::Range& range : cut) {
+    if (range.first > range.last) continue;
+    if (!joined.empty() && range.first <= joined.back().last + 1)
+      joined.back().last = std::max(joined.back().last, range.last);
+    else
+      joined.push_back(range);
+  }
+  return joined;
+}
+
+bool has(const std::vector<Terms::Range>& ranges, uint32_t character) {
+  const auto behind = std::ranges::upper_bound(ranges, character, {}, &Terms::Range::first);
+  return behind != ranges.begin() && character <= std::prev(behind)->last;
+}
+
+// The most of a repetition that has been passed once more.
+int64_t one_less(int64_t n) { return n == Terms::kNoLimit ? n : std::max<int64_t>(n - 1, 0); }
+
+}  // namespace
+
+Terms::Terms() {
+  make({.kind = Kind::nothing});
+  make({.kind = Kind::empty, .takes_empty = true});
+  any_character_ = character({{0, kLastCharacter}});
+  any_ = repeat(any_character_, 0, kNoLimit);
+}
+
+Terms::Id Terms::make(Node node) {
+  for (const Id part : node.parts) node.has_filter |= nodes_[at(part)].has_filter;
+  const auto [found, is_new] = ids_.try_emplace({node.kind, node.parts, node.ranges, node.least, node.most},
+                                                static_cast<Id>(nodes_.size()));
+  if (is_new) nodes_.push_back(std::move(node));
+  return found->second;
+}
+
+Terms::Id Terms::character(std::vector<Range> ranges) {
+  ranges = normal(std::move(ranges));
+  return ranges.empty() ? kNothing : make({.kind = Kind::character, .ranges = std::move(ranges)});
+}
+
+Terms::Id Terms::character_but(std::vector<Range> ranges) {
+  std::vector<Range> others;
+  uint32_t first = 0;
+  for (const Range& range : normal(std::move(ranges))) {
+    if (range.first > first) others.push_back({first, range.first - 1});
+    first = range.last + 1;
+  }
+  if (first <= kLastCharacter) others.push_back({first, kLastCharacter});
+  return character(std::move(others));
+}
+
+Terms::Id Terms::literal(std::string_view utf8) {
+  std::vector<Id> characters;
+  for (size_t i = 0; i < utf8.size();) {
+    uint32_t code = 0;
+    i += static_cast<size_t>(decode_utf8(utf8, i, &code));
+    characters.push_back(character({{code, code}}));
+  }
+  Id all = kEmpty;
+  for (size_t i = characters.size(); i-- > 0;) all = sequence(characters[i], all);
+  return all;
+}
+
+Terms::Id Terms::sequence(Id a, Id b) {
+  if (a == kNothing || b == kNothing) return kNothing;
+  if (a == kEmpty) return b;
+  if (b == kEmpty) return a;
+  if (nodes_[at(a)].kind == Kind::sequence) {
+    const std::vector<Id> parts = nodes_[at(a)].parts;
+    return sequence(parts[0], sequence(parts[1], b));
+  }
+  const bool takes_empty = this->takes_empty(a) && this->takes_empty(b);
+  return make({.kind = Kind::sequence, .takes_empty = takes_empty, .parts = {a, b}});
+}
+
+Terms::Id Terms::sequence(std::initializer_list<Id> parts) {
+  Id all = kEmpty;
+  for (auto part = parts.end(); part != parts.begin();) all = sequence(*--part, all);
+  return all;
+}
+
+// The terms, those of the same kind taken apart, ascending and each once.
+std::vector<Terms::Id> Terms::flat(Kind kind, const std::vector<Id>& terms) const {
+  std::vector<Id> all;
+  for (const Id term : terms) {
+    const Node& node = nodes_[at(term)];
+    if (node.kind == kind)
+      all.insert(all.end(), node.parts.begin(), node.parts.end());
+    else
+      all.push_back(term);
+  }
+  std::ranges::sort(all);
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  return all;
+}
+
+Terms::Id Terms::either(std::vector<Id> terms) {
+  terms = flat(Kind::either, terms);
+  if (std::ranges::binary_search(terms, any_) && any_ != kNothing) return any_;
+  std::vector<Range> ranges;
+  std::vector<Id> others;
+  bool takes_empty = false;
+  for (const Id term : terms) {
+    const Node& node = nodes_[at(term)];
+    takes_empty |= node.takes_empty;
+    if (node.kind == Kind::character)
+      ranges.insert(ranges.end(), node.ranges.begin(), node.ranges.end());
+    else if (term != kNothing)
+      others.push_back(term);
+  }
+  if (!ranges.empty()) others.push_back(character(std::move(ranges)));
+  std::ranges::sort(others);
+  if (others.size() < 2) return others.empty() ? kNothing : others.front();
+  return make({.kind = Kind::either, .takes_empty = takes_empty, .parts = std::move(others)});
+}
+
+// Lengths are intersected here, since their product with each other would have many states.
+Terms::Id Terms::both(std::vector<Id> terms) {
+  terms = flat(Kind::both, terms);
+  Length range{0, kNoLimit};
+  std::vector<Id> others;
+  bool takes_empty = true;
+  for (const Id term : terms) {
+    if (term == kNothing) return kNothing;
+    takes_empty &= this->takes_empty(term);
+    if (const std::optional<Length> own = length(term))
+      range = {std::max(range.least, own->least), std::min(range.most, own->most)};
+    else
+      others.push_back(term);
+  }
+  if (range.least > range.most) return kNothing;
+  if (range.least > 0 || range.most < kNoLimit || others.empty()) others.push_back(of_length(range));
+  std::ranges::sort(others);
+  if (others.size() == 1) return others.front();
+  if (std::ranges::binary_search(others, kEmpty)) return takes_empty ? kEmpty : kNothing;
+  return make(
+      {.kind = Kind::both, .takes_empty = takes_empty, .has_filter = true, .parts = std::move(others)});
+}
+
+Terms::Id Terms::other_than(Id a) {
+  if (a == kNothing) return any_;
+  if (a == any_) return kNothing;
+  if (nodes_[at(a)].kind == Kind::other_than) return nodes_[at(a)].parts.front();
+  return make({.kind = Kind::other_than, .takes_empty = !takes_empty(a), .has_filter = true, .parts = {a}});
+}
+
+Terms::Id Terms::repeat(Id a, int64_t least, int64_t most) {
+  if (takes_empty(a)) least = 0;
+  if (least > most) return kNothing;
+  if (most == 0 || a == kEmpty) return kEmpty;
+  if (a == kNothing) return least == 0 ? kEmpty : kNothing;
+  if (least == 1 && most == 1) return a;
+  return make({.kind = Kind::repeat, .takes_empty = least == 0, .parts = {a}, .least = least, .most = most});
+}
+
+std::optional<Terms::Length> Terms::length(Id term) const {
+  const Node& node = nodes_[at(term)];
+  if (term == any_character_) return Length{1, 1};
+  if (term == kEmpty) return Length{0, 0};
+  if (node.kind != Kind::repeat || node.parts.front() != any_character_) return std::nullopt;
+  return Length{node.least, node.most};
+}
+
+Terms::Id Terms::after(Id term, uint32_t character) {
+  const auto known = after_.find(static_cast<uint64_t>(term) << 32 | character);
+  if (known != after_.end()) return known->second;
+  const Id derived = derive(term, character);
+  after_[static_cast<uint64_t>(term) << 32 | character] = derived;
+  return derived;
+}
+
+Terms::Id Terms::derive(Id term, uint32_t character) {
+  const Node node = nodes_[at(term)];  // a copy, since nodes_ grows
+  const auto each = [&] {
+    std::vector<Id> derived;
+    for (const Id part : node.parts) derived.push_back(after(part, character));
+    return derived;
+  };
+  switch (node.kind) {
+    case Kind::nothing:
+    case Kind::empty: return kNothing;
+    case Kind::character: return has(node.ranges, character) ? kEmpty : kNothing;
+    case Kind::sequence: {
+      const Id first = sequence(after(node.parts[0], character), node.parts[1]);
+      return takes_empty(node.parts[0]) ? either({first, after(node.parts[1], character)}) : first;
+    }
+    case Kind::either: return either(each());
+    case Kind::both: return both(each());
+    case Kind::other_than: return other_than(after(node.parts[0], character));
+    case Kind::repeat:
+      return sequence(after(node.parts[0], character),
+                      repeat(node.parts[0], std::max<int64_t>(node.least - 1, 0), one_less(node.most)));
+  }
+  return kNothing;
+}
+
+// The characters at which after() of the term may change, ascending, without 0.
+const std::vector<uint32_t>& Terms::borders(Id term) {
+  const auto known = borders_.find(term);
+  if (known != borders_.end()) return known->second;
+  std::vector<uint32_t> all;
+  const Node node = nodes_[at(term)];
+  if (node.kind == Kind::character && term != any_character_)
+    for (const Range& range : node.ranges) all.insert(all.end(), {range.first, range.last + 1});
+  for (const Id part : node.parts) {
+    const std::vector<uint32_t>& own = borders(part);
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  std::ranges::sort(all);
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  return borders_[term] = std::move(all);
+}
+
+bool Terms::is_uniform(Id term, Range range) {
+  const std::vector<uint32_t>& all = borders(term);
+  const auto border = std::ranges::upper_bound(all, range.first);
+  return border == all.end() || *border > range.last;
+}
+
+bool Terms::is_possible_after(Id term, Range range) {
+  const std::vector<uint32_t> all = borders(term);
+  if (is_possible(after(term, range.first))) return true;
+  for (auto border = std::ranges::upper_bound(all, range.first); border != all.end() && *border <= range.last;
+       ++border)
+    if (is_possible(after(term, *border))) return true;
+  return false;
+}
+
+bool Terms::is_possible(Id term) {
+  if (!nodes_[at(term)].has_filter) return term != kNothing;
+  const auto known = is_possible_.find(term);
+  if (known != is_possible_.end()) return known->second;
+  explore(term);
+  return is_possible_.at(term);
+}
+
+// Decides is_possible() for the term and for all that can follow it: those from which a term that takes the
+// empty text can be reached.
+void Terms::explore(Id term) {
+  std::vector<Id> found{term};
+  std::unordered_map<Id, std::vector<Id>> before;  // from which terms a term is reached
+  before[term];
+  int64_t n_derived = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    std::vector<uint32_t> characters = borders(found[i]);
+    characters.push_back(0);
+    for (const uint32_t c : characters) {
+      if (c > kLastCharacter || (c >= kSurrogates.first && c <= kSurrogates.last)) continue;
+      const Id next = after(found[i], c);
+      const auto [at_next, is_new] = before.try_emplace(next);
+      at_next->second.push_back(found[i]);
+      if (is_new) found.push_back(next);
+    }
+    n_derived += std::ssize(characters);
+    if (std::ssize(found) > kMostExplored || n_derived > kMostDerived)
+      fail(ErrorKind::usage, "a text's pattern, format and lengths together need more than 10,000 states");
+  }
+  std::vector<Id> possible;
+  for (const Id id : found)
+    if (is_possible_[id] = takes_empty(id); takes_empty(id)) possible.push_back(id);
+  while (!possible.empty()) {
+    const Id id = possible.back();
+    possible.pop_back();
+    for (const Id earlier : before[id])
+      if (!std::exchange(is_possible_[earlier], true)) possible.push_back(earlier);
+  }
+}
+
+}  // namespace dsv32

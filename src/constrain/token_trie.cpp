@@ -1,0 +1,99 @@
+#include "constrain/token_trie.h"
+
+#include <memory>
+#include <optional>
+
+#include "base/text.h"
+#include "constrain/constraint.h"
+
+namespace dsv32 {
+namespace {
+
+struct Token {
+  std::string_view bytes;
+  int32_t id;
+};
+
+constexpr size_t kMostCharacters = 128;  // of a plain token; longer ones are walked with the others
+
+// Characters that mean themselves within a JSON string; nothing when the token is not only of these.
+std::optional<size_t> n_plain_characters(std::string_view bytes) {
+  size_t n = 0;
+  for (size_t at = 0; at < bytes.size(); ++n) {
+    uint32_t code = 0;
+    const int n_bytes = decode_utf8(bytes, at, &code);
+    if (n_bytes == 0 || code < 0x20 || code == '"' || code == '\\') return std::nullopt;
+    at += static_cast<size_t>(n_bytes);
+  }
+  if (n > kMostCharacters) return std::nullopt;
+  return n;
+}
+
+// The bytes before the first quotation mark; 0 where a control character forbids the token in a string.
+int64_t n_in_string(std::string_view bytes) {
+  int64_t n = 0;
+  for (const char byte : bytes.substr(0, bytes.find('"'))) {
+    if (static_cast<uint8_t>(byte) < 0x20) return 0;
+    ++n;
+  }
+  return n;
+}
+
+size_t n_common_bytes(std::string_view a, std::string_view b) {
+  return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+// `tokens`: sorted by their bytes. A token with the bytes of the one before it gets a node of its own beside
+// that one's.
+std::vector<TokenTrie::Node> tree_of(const std::vector<Token>& tokens) {
+  std::vector<TokenTrie::Node> nodes;
+  std::vector<size_t> open;  // the nodes on the way to the last one, by depth
+  const auto close = [&](size_t depth) {
+    for (; open.size() > depth; open.pop_back()) nodes[open.back()].next = static_cast<int32_t>(nodes.size());
+  };
+  std::string_view last;
+  for (const Token& token : tokens) {
+    close(std::min(n_common_bytes(last, token.bytes), token.bytes.size() - 1));
+    for (size_t depth = open.size(); depth < token.bytes.size(); ++depth) {
+      open.push_back(nodes.size());
+      nodes.push_back({-1, 0, static_cast<uint16_t>(depth + 1), static_cast<uint8_t>(token.bytes[depth])});
+    }
+    nodes.back().token = token.id;
+    last = token.bytes;
+  }
+  close(0);
+  return nodes;
+}
+
+}  // namespace
+
+TokenTrie::TokenTrie(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
+  const auto n_vocab = static_cast<size_t>(tokenizer.n_vocab());
+  std::vector<Token> plain, others;
+  std::vector<std::vector<int32_t>> by_characters(1);
+  for (int32_t id = 0; id < tokenizer.n_vocab(); ++id) {
+    const std::string_view bytes = tokenizer.bytes_of(id);
+    if (tokenizer.is_end_of_generation(id)) ends_.push_back(id);
+    if (bytes.empty() || tokenizer.is_end_of_generation(id)) continue;
+    n_most_bytes_ = std::max(n_most_bytes_, bytes.size());
+    const std::optional<size_t> n = tokenizer.is_special(id) ? std::nullopt : n_plain_characters(bytes);
+    if (tokenizer.is_special(id)) marks_.push_back(id);
+    (n ? plain : others).push_back({bytes, id});
+    if (!n) n_most_in_string_ = std::max(n_most_in_string_, n_in_string(bytes));
+    if (!n) continue;
+    if (by_characters.size() <= *n) by_characters.resize(*n + 1);
+    by_characters[*n].push_back(id);
+  }
+  for (std::vector<Token>* tokens : {&plain, &others}) std::ranges::sort(*tokens, {}, &Token::bytes);
+  plain_ = tree_of(plain), others_ = tree_of(others);
+  for (const std::vector<int32_t>& ids : by_characters) {
+    plain_up_to_.push_back(plain_up_to_.empty() ? Words((n_vocab + 31) / 32) : plain_up_to_.back());
+    for (const int32_t id : ids) set(plain_up_to_.back(), id);
+  }
+}
+
+std::shared_ptr<const TokenTrie> make_token_trie(const Tokenizer& tokenizer) {
+  return std::make_shared<const TokenTrie>(tokenizer);
+}
+
+}  // namespace dsv32

@@ -1,0 +1,105 @@
+#include "constrain/tools.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "constrain/schema.h"
+
+namespace dsv32 {
+namespace {
+
+using NodeId = Machine::NodeId;
+
+const std::string kBegin = "<｜DSML｜function_calls>", kEnd = "</｜DSML｜function_calls>",
+                  kEndInvoke = "</｜DSML｜invoke>", kEndParameter = "</｜DSML｜parameter>";
+
+class ToolGrammar {
+ public:
+  explicit ToolGrammar(Machine& machine) : machine_(machine), line_end_(machine.literal("\n")) {}
+
+  NodeId calls(const std::vector<NodeId>& invokes, int64_t most) {
+    const NodeId any = machine_.choice(invokes);
+    return machine_.sequence(
+        {line_end_, machine_.list({}, any, line_end_, 1, most), line_end_, machine_.literal(kEnd)});
+  }
+
+  NodeId invoke(const std::string& name, NodeId parameters) {
+    return machine_.sequence({machine_.literal("<｜DSML｜invoke name=\"" + name + "\">\n"), parameters,
+                              machine_.literal("\n" + kEndInvoke)});
+  }
+
+  NodeId strict_parameters(const Json& schema, const std::string& tool) {
+    try {
+      std::vector<Machine::Member> members;
+      for (const SchemaReader::Property& property : SchemaReader(machine_, schema).properties())
+        members.push_back({parameter(property), property.is_required});
+      return machine_.members(members, -1, line_end_);
+    } catch (const Error& error) {
+      fail(error.kind(), "tool " + visible(tool, false, 80) + ": " + error.what(), error.hint());
+    }
+  }
+
+  // Of any names and values.
+  NodeId free_parameters() {
+    Terms& terms = machine_.terms();
+    const Terms::Id name = terms.repeat(terms.character_but({{0, 0x1f}, {'"', '"'}, {'<', '<'}}), 1, 64);
+    const NodeId text =
+        machine_.sequence({machine_.literal("true\">"), machine_.up_to(kEndParameter, false)});
+    static const Json any = true;
+    const NodeId json =
+        machine_.sequence({machine_.literal("false\">"), SchemaReader(machine_, any).document(),
+                           machine_.literal(kEndParameter)});
+    const NodeId one = machine_.sequence({machine_.literal("<｜DSML｜parameter name=\""), machine_.bare(name),
+                                          machine_.literal("\" string=\""), machine_.choice({text, json})});
+    return machine_.list({}, one, line_end_, 0, Terms::kNoLimit);
+  }
+
+ private:
+  NodeId parameter(const SchemaReader::Property& property) {
+    std::vector<NodeId> values;
+    if (property.text)
+      values.push_back(machine_.sequence({machine_.literal("true\">"), text(*property.text)}));
+    if (property.other)
+      values.push_back(machine_.sequence(
+          {machine_.literal("false\">"), *property.other, machine_.literal(kEndParameter)}));
+    return machine_.sequence({machine_.literal("<｜DSML｜parameter name=\"" + property.name + "\" string=\""),
+                              machine_.choice(values)});
+  }
+
+  NodeId text(Terms::Id term) {
+    Terms& terms = machine_.terms();
+    if (term == terms.any()) return machine_.up_to(kEndParameter, false);
+    const Terms::Id character = terms.character_but({{'<', '<'}});
+    const std::optional<Terms::Length> length = terms.length(term);
+    const Terms::Id bounded = length ? terms.repeat(character, length->least, length->most)
+                                     : terms.both({term, terms.repeat(character, 0, Terms::kNoLimit)});
+    return machine_.sequence({machine_.bare(bounded), machine_.literal(kEndParameter)});
+  }
+
+  Machine& machine_;
+  NodeId line_end_;
+};
+
+}  // namespace
+
+Machine::NodeId tools_node(Machine& machine, const Json& spec) {
+  const std::string choice = spec.at("choice").get<std::string>();
+  const bool has_name = choice != "auto" && choice != "required";
+  ToolGrammar grammar(machine);
+  std::vector<NodeId> invokes;
+  for (const Json& tool : spec.at("tools")) {
+    const std::string name = tool.at("name").get<std::string>();
+    if (has_name && name != choice) continue;
+    invokes.push_back(grammar.invoke(name, tool.at("strict").get<bool>()
+                                               ? grammar.strict_parameters(tool.at("parameters"), name)
+                                               : grammar.free_parameters()));
+  }
+  if (invokes.empty())
+    fail(ErrorKind::usage, "tool_choice names " + visible(choice, false, 80) + ", which is no tool");
+  const bool is_one = has_name || !spec.at("parallel").get<bool>();
+  const NodeId calls = grammar.calls(invokes, is_one ? 1 : Terms::kNoLimit);
+  if (choice == "auto") return machine.sequence({machine.up_to(kBegin, true), calls});
+  return machine.sequence(
+      {machine.choice({machine.literal(kBegin), machine.literal("\n\n" + kBegin)}), calls});
+}
+
+}  // namespace dsv32

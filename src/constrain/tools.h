@@ -1,0 +1,22 @@
+// The grammar of an answer that may call tools, in V3.2's notation:
+//
+//   text\n\n<｜DSML｜function_calls>
+//   <｜DSML｜invoke name="NAME">
+//   <｜DSML｜parameter name="KEY" string="true|false">VALUE</｜DSML｜parameter>
+//   </｜DSML｜invoke>
+//   </｜DSML｜function_calls>
+//
+// A value with string="true" is text as it is, any other is JSON. A text that a strict tool's schema bounds
+// has no "<", so that no mark begins within it.
+#pragma once
+
+#include "constrain/machine.h"
+#include "constrain/shape.h"
+
+namespace dsv32 {
+
+// `spec`: a constraint of the form with tools (constraint.h), which must outlive the call. Throws
+// Error{usage}.
+Machine::NodeId tools_node(Machine& machine, const Json& spec);
+
+}  // namespace dsv32
