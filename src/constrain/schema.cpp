@@ -80,6 +80,13 @@ Json parse_bounded_json(std::string_view text, const std::string& name) {
   }
 }
 
+SchemaReader::SchemaReader(Machine& machine, const Json& schema) : machine_(machine), root_(schema) {
+  visit_paths(root_, "", [this](const Json& value, const std::string&) {
+    places_[&value] = std::ssize(places_);
+    return false;
+  });
+}
+
 SchemaReader::NodeId SchemaReader::document() {
   const NodeId node = node_of({&root_});
   finish();
@@ -133,7 +140,7 @@ void SchemaReader::finish() {
 
 SchemaReader::NodeId SchemaReader::node_of(Schemas schemas) {
   std::erase_if(schemas, asks_nothing);
-  std::ranges::sort(schemas);
+  std::ranges::sort(schemas, {}, [&](const Json* schema) { return places_.at(schema); });
   schemas.erase(std::unique(schemas.begin(), schemas.end()), schemas.end());
   const auto known = nodes_.find(schemas);
   if (known != nodes_.end()) return known->second;
@@ -230,7 +237,7 @@ SchemaReader::NodeId SchemaReader::other_member(const Shape& shape, const std::v
   Terms& terms = machine_.terms();
   std::vector<Terms::Id> known;
   for (const std::string& name : names) known.push_back(terms.literal(name));
-  const Terms::Id others = terms.both({terms.any(), terms.other_than(terms.either(known))});
+  const Terms::Id others = terms.other_than(terms.either(known));
   return machine_.sequence({machine_.quoted(others), colon(), node_of(schemas)});
 }
 
@@ -239,6 +246,7 @@ SchemaReader::NodeId SchemaReader::other_member(const Shape& shape, const std::v
 SchemaReader::Shapes SchemaReader::shapes_of(const Schemas& schemas) {
   std::vector<Open> open;
   for (const Json* schema : schemas) open.push_back({schema, {}});
+  std::ranges::reverse(open);
   Shapes found;
   spread(std::move(open), {}, {}, {}, found);
   return found;
@@ -258,13 +266,15 @@ void SchemaReader::spread(std::vector<Open> open, std::vector<Choice> choices, S
     if (schema == false) return;
     add(shape, schema);
     now.trail.push_back(now.schema);
+    std::vector<Open> more;
     for (const auto& [key, value] : schema.items()) {
-      if (key == "$ref") open.push_back({referred(value), now.trail});
+      if (key == "$ref") more.push_back({referred(value), now.trail});
       if (key == "allOf")
-        for (const Json& part : value) open.push_back({&part, now.trail});
+        for (const Json& part : value) more.push_back({&part, now.trail});
       if (key == "oneOf") check_branches(value);
       if (key == "anyOf" || key == "oneOf") choices.push_back({&value, now.trail});
     }
+    open.insert(open.end(), more.rbegin(), more.rend());  // so that the first is read first
   }
   if (shape.types == 0) return;
   if (choices.size() > kMostChoices)

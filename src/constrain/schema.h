@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "constrain/machine.h"
@@ -28,7 +29,7 @@ class SchemaReader {
   using NodeId = Machine::NodeId;
 
   // Both must outlive the reader.
-  SchemaReader(Machine& machine, const Json& schema) : machine_(machine), root_(schema) {}
+  SchemaReader(Machine& machine, const Json& schema);
 
   // The node of a document. Throws Error{usage} with the path of a schema that is refused.
   NodeId document();
@@ -89,7 +90,8 @@ class SchemaReader {
 
   Machine& machine_;
   const Json& root_;
-  std::map<Schemas, NodeId> nodes_;  // by schemas, sorted
+  std::unordered_map<const Json*, int64_t> places_;  // of all values, in the order of the text
+  std::map<Schemas, NodeId> nodes_;                  // by schemas, in the order of their places
   std::vector<std::pair<Schemas, NodeId>> unread_;
   std::vector<Values> values_;     // are checked when all nodes are there
   std::set<const Json*> checked_;  // oneOf lists

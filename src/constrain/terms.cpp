@@ -48,7 +48,12 @@ Terms::Terms() {
 }
 
 Terms::Id Terms::make(Node node) {
-  for (const Id part : node.parts) node.has_filter |= nodes_[at(part)].has_filter;
+  node.is_finite = node.kind != Kind::repeat || node.most < kNoLimit;
+  for (const Id part : node.parts) {
+    node.has_filter |= nodes_[at(part)].has_filter;
+    node.is_finite &= nodes_[at(part)].is_finite;
+  }
+  if (node.kind == Kind::other_than) node.has_filter = !node.is_finite, node.is_finite = false;
   const auto [found, is_new] = ids_.try_emplace({node.kind, node.parts, node.ranges, node.least, node.most},
                                                 static_cast<Id>(nodes_.size()));
   if (is_new) nodes_.push_back(std::move(node));
@@ -72,6 +77,8 @@ Terms::Id Terms::character_but(std::vector<Range> ranges) {
 }
 
 Terms::Id Terms::literal(std::string_view utf8) {
+  if (utf8.size() > kMostLiteralBytes)
+    fail(ErrorKind::usage, "a name or value has more than 1,000 bytes, which is not supported");
   std::vector<Id> characters;
   for (size_t i = 0; i < utf8.size();) {
     uint32_t code = 0;
@@ -163,7 +170,7 @@ Terms::Id Terms::other_than(Id a) {
   if (a == kNothing) return any_;
   if (a == any_) return kNothing;
   if (nodes_[at(a)].kind == Kind::other_than) return nodes_[at(a)].parts.front();
-  return make({.kind = Kind::other_than, .takes_empty = !takes_empty(a), .has_filter = true, .parts = {a}});
+  return make({.kind = Kind::other_than, .takes_empty = !takes_empty(a), .parts = {a}});
 }
 
 Terms::Id Terms::repeat(Id a, int64_t least, int64_t most) {
@@ -262,7 +269,6 @@ void Terms::explore(Id term) {
   std::vector<Id> found{term};
   std::unordered_map<Id, std::vector<Id>> before;  // from which terms a term is reached
   before[term];
-  int64_t n_derived = 0;
   for (size_t i = 0; i < found.size(); ++i) {
     std::vector<uint32_t> characters = borders(found[i]);
     characters.push_back(0);
@@ -273,9 +279,9 @@ void Terms::explore(Id term) {
       at_next->second.push_back(found[i]);
       if (is_new) found.push_back(next);
     }
-    n_derived += std::ssize(characters);
-    if (std::ssize(found) > kMostExplored || n_derived > kMostDerived)
-      fail(ErrorKind::usage, "a text's pattern, format and lengths together need more than 10,000 states");
+    n_derived_ += std::ssize(characters);
+    if (++n_explored_ > kMostExplored || n_derived_ > kMostDerived)
+      fail(ErrorKind::usage, "the bounds of texts and numbers together need too many states");
   }
   std::vector<Id> possible;
   for (const Id id : found)

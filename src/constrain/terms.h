@@ -43,7 +43,7 @@ class Terms {
   Id character_but(std::vector<Range> ranges);
   Id any() const { return any_; }  // all texts
   Id of_length(Length length) { return repeat(any_character_, length.least, length.most); }
-  // This text; `utf8` is well-formed.
+  // This text; `utf8` is well-formed. Throws Error{usage} when it has more than kMostLiteralBytes.
   Id literal(std::string_view utf8);
   Id sequence(Id a, Id b);
   Id sequence(std::initializer_list<Id> parts);
@@ -57,8 +57,8 @@ class Terms {
 
   Id after(Id term, uint32_t character);
   bool takes_empty(Id term) const { return nodes_[at(term)].takes_empty; }
-  // Whether the term has a text. Throws Error{usage} when a term with intersections has more than
-  // kMostExplored states; never for what follows a term for which it has been called.
+  // Whether the term has a text. Throws Error{usage} when terms with intersections have more than
+  // kMostExplored states together; never for what follows a term for which it has been called.
   bool is_possible(Id term);
   // Whether after() is the same for all characters of the range.
   bool is_uniform(Id term, Range range);
@@ -67,7 +67,8 @@ class Terms {
   // Of a term that asks for a number of characters and for nothing else.
   std::optional<Length> length(Id term) const;
 
-  static constexpr int64_t kMostExplored = 10000, kMostDerived = 200000;
+  static constexpr int64_t kMostExplored = 50000, kMostDerived = 1000000;
+  static constexpr size_t kMostLiteralBytes = 1000;
 
  private:
   enum class Kind : uint8_t { nothing, empty, character, sequence, either, both, other_than, repeat };
@@ -75,6 +76,7 @@ class Terms {
     Kind kind;
     bool takes_empty = false;
     bool has_filter = false;     // an intersection or a complement is in it, so it may have no text
+    bool is_finite = true;       // it has a finite number of texts, for certain
     std::vector<Id> parts = {};  // `either` and `both`: ascending; `sequence`: two, the first is no sequence
     std::vector<Range> ranges = {};
     int64_t least = 0, most = 0;  // of `repeat`
@@ -93,6 +95,7 @@ class Terms {
   std::unordered_map<uint64_t, Id> after_;                 // by term << 32 | character
   std::unordered_map<Id, std::vector<uint32_t>> borders_;  // where ranges of a term begin or have ended
   std::unordered_map<Id, bool> is_possible_;               // of terms with filters
+  int64_t n_explored_ = 0, n_derived_ = 0;
   Id any_character_ = kNothing, any_ = kNothing;
 };
 
