@@ -69,7 +69,8 @@ BOOST_AUTO_TEST_CASE(everything_that_is_allocated_is_planned) {
       LatentCache cache({&stage, 1}, plan.cache);
       const Forward forward({&stage, 1}, args, weights, cache,
                             StageSizes{plan.chunk, plan.cache.max_context});
-      const RowSampler sampler(backend, plan.cache.max_seqs);
+      RowSampler sampler(backend, plan.cache.max_seqs);
+      sampler.mask_of(0, args.vocab_size);
       const std::unique_ptr<CachedSequence> sequence = cache.open();
       const uint64_t n_used = backend.memory_info(Place::host).n_bytes_used - n_before;
       const uint64_t n_planned = plan.n_bytes(Place::device) + plan.n_bytes(Place::host);

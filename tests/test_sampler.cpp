@@ -1,5 +1,5 @@
-// The sampler on the CPU backend: what each option keeps, reproducibility by seed, log-probabilities, and
-// refusal of what is not a number. And stop strings.
+// The sampler on the CPU backend: what each option keeps, reproducibility by seed, log-probabilities, refusal
+// of what is not a number, and masks. And stop strings.
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <map>
@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "engine/sampler.h"
 #include "engine/sequence.h"
+#include "gguf/random_weights.h"
+#include "tests/support/apart_backend.h"
 #include "tests/support/one_row.h"
 
 using namespace dsv32;
@@ -175,6 +177,160 @@ BOOST_AUTO_TEST_CASE(of_equal_logits_the_lower_ids_are_kept) {
   BOOST_TEST((by_count == std::set<int32_t>{0, 1, 2, 3, 4, 5, 6}));
   BOOST_TEST(by_share.size() >= 10u);  // 0.1f is a little more than a tenth
   BOOST_TEST(*by_share.rbegin() <= 10);
+}
+
+// --- Masks
+
+namespace {
+
+// Logits on a coarse grid, so that many are equal.
+std::vector<float> masked_row(size_t n, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<float> logits(n);
+  for (float& logit : logits) logit = std::round(rng.unit() * 8) / 4;
+  return logits;
+}
+
+// One token in one_of, and at least one.
+std::vector<int32_t> some_ids(size_t n, uint64_t one_of, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> ids;
+  for (size_t id = 0; id < n; ++id)
+    if (rng.next() % one_of == 0) ids.push_back(static_cast<int32_t>(id));
+  if (ids.empty()) ids.push_back(static_cast<int32_t>(rng.next() % n));
+  return ids;
+}
+
+void write_mask(std::span<uint32_t> mask, const std::vector<int32_t>& ids) {
+  std::ranges::fill(mask, 0);
+  for (const int32_t id : ids) mask[static_cast<size_t>(id / 32)] |= uint32_t{1} << (id % 32);
+}
+
+const std::vector<SampleRule> kMaskedRules = {
+    {0, 0, 1, 0, 0},    {1, 0, 1, 0, 0}, {0.5f, 0, 1, 0, 0}, {1, 3, 1, 0, 0},          {1, 1000, 1, 0, 0},
+    {1, 0, 0.6f, 0, 0}, {1, 0, 0, 0, 0}, {1, 0, 1, 0.3f, 0}, {0.8f, 9, 0.7f, 0.1f, 0}, {2, 40, 0.9f, 0, 0}};
+
+}  // namespace
+
+// A draw under a mask is the draw from a row that has the allowed tokens alone.
+BOOST_AUTO_TEST_CASE(a_masked_row_is_drawn_as_one_without_the_other_tokens) {
+  RowSampler sampler(cpu(), 1);
+  size_t n_cases = 0, n_ids_seen = 0;
+  for (const size_t n : {size_t{1}, size_t{31}, size_t{32}, size_t{33}, size_t{100}, size_t{300}})
+    for (const uint64_t one_of : {uint64_t{1}, uint64_t{2}, uint64_t{10}, uint64_t{1000}}) {
+      const std::vector<float> logits = masked_row(n, 7 * n + one_of);
+      const std::vector<int32_t> ids = some_ids(n, one_of, 11 * n + one_of);
+      std::vector<float> allowed;
+      for (const int32_t id : ids) allowed.push_back(logits[static_cast<size_t>(id)]);
+      RowSampler masked(cpu(), 1);
+      write_mask(masked.mask_of(0, static_cast<int64_t>(n)), ids);
+      std::set<int32_t> seen;
+      for (SampleRule rule : kMaskedRules)
+        for (int i = 0; i < 20; ++i, ++n_cases) {
+          rule.uniform = i / 20.0;
+          rule.is_masked = false;
+          const int32_t alone =
+              sampler.sample(allowed.data(), std::ssize(allowed), {&rule, 1}).front().chosen.id;
+          rule.is_masked = true;
+          const int32_t drawn =
+              masked.sample(logits.data(), std::ssize(logits), {&rule, 1}).front().chosen.id;
+          BOOST_TEST(drawn == ids[static_cast<size_t>(alone)]);
+          seen.insert(drawn);
+        }
+      n_ids_seen += seen.size();
+    }
+  BOOST_TEST(n_cases == 6u * 4 * 10 * 20);
+  BOOST_TEST(n_ids_seen > 100u);  // not the likeliest alone
+}
+
+BOOST_AUTO_TEST_CASE(a_mask_of_one_token_gives_it_whatever_its_logit) {
+  std::vector<float> logits(70, 5);
+  logits[69] = -3e38f;
+  RowSampler sampler(cpu(), 1);
+  for (const int32_t id : {0, 31, 32, 63, 64, 69}) {
+    write_mask(sampler.mask_of(0, 70), {id});
+    for (SampleRule rule : kMaskedRules) {
+      rule.is_masked = true, rule.uniform = 0.9;
+      BOOST_TEST(sampler.sample(logits.data(), 70, {&rule, 1}).front().chosen.id == id);
+    }
+  }
+}
+
+// Of the chosen token, and of the likeliest.
+BOOST_AUTO_TEST_CASE(log_probabilities_are_those_without_the_mask) {
+  RowSampler sampler(cpu(), 1);
+  SampleRule rule{0, 0, 1, 0, 0};
+  const TokenRecord plain = sampler.sample(kLogits.data(), 4, {&rule, 1}, 3).front();
+  rule.is_masked = true;
+  write_mask(sampler.mask_of(0, 4), {1, 3});
+  const TokenRecord masked = sampler.sample(kLogits.data(), 4, {&rule, 1}, 3).front();
+  BOOST_TEST(masked.chosen.id == 3);
+  BOOST_TEST(std::abs(masked.chosen.logprob - std::log(0.2f)) < 1e-6f);
+  BOOST_REQUIRE(masked.top.size() == 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    BOOST_TEST(masked.top[i].id == plain.top[i].id);
+    BOOST_TEST(masked.top[i].logprob == plain.top[i].logprob);
+  }
+  BOOST_TEST(masked.chosen.logprob == masked.top[2].logprob);
+}
+
+// Also where the masks must be uploaded; masks between two steps change, and rows without one are as ever.
+BOOST_AUTO_TEST_CASE(masked_rows_are_drawn_alike_alone_and_in_company) {
+  constexpr int64_t kRows = 7, kVocab = 77;
+  for (const bool is_apart : {false, true}) {
+    ApartBackend backend(is_apart);
+    RowSampler together(backend, kRows);
+    for (uint64_t step = 0; step < 20; ++step) {
+      std::vector<float> rows;
+      std::vector<SampleRule> rules;
+      std::vector<std::vector<int32_t>> ids;
+      for (uint64_t t = 0; t < kRows; ++t) {
+        const std::vector<float> row = masked_row(kVocab, 100 * step + t);
+        rows.insert(rows.end(), row.begin(), row.end());
+        rules.push_back(kMaskedRules[(step + t) % kMaskedRules.size()]);
+        rules.back().uniform = static_cast<double>(step) / 20;
+        rules.back().is_masked = (step + t) % 3 != 0 && step != 5;  // no row is masked in step 5
+        ids.push_back(some_ids(kVocab, 1 + t * t, 31 * step + t));
+        if (rules.back().is_masked) write_mask(together.mask_of(static_cast<int64_t>(t), kVocab), ids.back());
+      }
+      const std::vector<TokenRecord> drawn = together.sample(rows.data(), kVocab, rules, 2);
+      for (size_t t = 0; t < kRows; ++t) {
+        RowSampler alone(cpu(), 1);
+        if (rules[t].is_masked) write_mask(alone.mask_of(0, kVocab), ids[t]);
+        const TokenRecord record = alone.sample(rows.data() + t * kVocab, kVocab, {&rules[t], 1}, 2).front();
+        BOOST_TEST(drawn[t].chosen.id == record.chosen.id);
+        BOOST_TEST(drawn[t].chosen.logprob == record.chosen.logprob);
+        if (rules[t].is_masked) BOOST_TEST((std::ranges::find(ids[t], drawn[t].chosen.id) != ids[t].end()));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_not_finite_is_told_although_no_mask_allows_it) {
+  RowSampler sampler(cpu(), 1);
+  write_mask(sampler.mask_of(0, 3), {0});
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    const std::vector<float> logits = {1, bad, 2};
+    const SampleRule rule{.temperature = 1, .is_masked = true};
+    const TokenRecord record = sampler.sample(logits.data(), 3, {&rule, 1}).front();
+    BOOST_TEST(!record.is_finite);
+    BOOST_TEST(record.chosen.id == 1);
+  }
+}
+
+// Bits past the vocabulary allow nothing.
+BOOST_AUTO_TEST_CASE(a_mask_that_allows_nothing_is_an_internal_error) {
+  RowSampler sampler(cpu(), 2);
+  const SampleRule rules[] = {{}, {.is_masked = true}};
+  const std::vector<float> logits(2 * 33, 1.0f);
+  const auto is_internal = [](const Error& error) { return error.kind() == ErrorKind::internal; };
+  BOOST_CHECK_EXCEPTION(sampler.sample(logits.data(), 33, rules), Error, is_internal);  // never written
+  const std::span<uint32_t> mask = sampler.mask_of(1, 33);
+  BOOST_REQUIRE(mask.size() == 2u);
+  mask[0] = 0, mask[1] = ~uint32_t{1};
+  BOOST_CHECK_EXCEPTION(sampler.sample(logits.data(), 33, rules), Error, is_internal);
+  mask[1] = 1;
+  BOOST_TEST(sampler.sample(logits.data(), 33, rules)[1].chosen.id == 32);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -2,7 +2,7 @@
 //
 // Top-k and top-p keep the first tokens in order of likelihood, so the last kept token describes the set: the
 // draw runs over the ids in ascending order and needs no list. Weights are integers (see Sample in
-// backend.h).
+// sampling.h). A mask leaves tokens out of the draw; log-probabilities are of the row without it.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -26,11 +26,15 @@ bool is_likelier(const Candidate& a, const Candidate& b) {
 struct Row {
   const float* logits;
   int32_t n;
+  const uint32_t* mask = nullptr;  // null: all tokens are allowed
 
   Candidate at(int32_t id) const { return {logits[id], id}; }
-  std::vector<Candidate> all() const {
-    std::vector<Candidate> candidates(static_cast<size_t>(n));
-    for (int32_t id = 0; id < n; ++id) candidates[static_cast<size_t>(id)] = at(id);
+  bool allows(int32_t id) const { return !mask || (mask[id / 32] >> (id % 32) & 1); }
+  std::vector<Candidate> allowed() const {
+    std::vector<Candidate> candidates;
+    candidates.reserve(static_cast<size_t>(n));
+    for (int32_t id = 0; id < n; ++id)
+      if (allows(id)) candidates.push_back(at(id));
     return candidates;
   }
 };
@@ -52,8 +56,8 @@ double log_sum_exp(const Row& row, float largest) {
 
 // The least likely token that top-k and top-p keep.
 Candidate last_kept(const Row& row, const SampleRule& rule, float largest) {
-  std::vector<Candidate> candidates = row.all();
-  if (rule.top_k > 0 && rule.top_k < row.n) {
+  std::vector<Candidate> candidates = row.allowed();
+  if (rule.top_k > 0 && rule.top_k < std::ssize(candidates)) {
     std::ranges::nth_element(candidates, candidates.begin() + (rule.top_k - 1), is_likelier);
     candidates.resize(static_cast<size_t>(rule.top_k));
   }
@@ -79,7 +83,7 @@ int32_t draw(const Row& row, const SampleRule& rule, float largest) {
   std::vector<uint64_t> weights(static_cast<size_t>(row.n));  // 0: not kept
   uint64_t total = 0;
   for (int32_t id = 0; id < row.n; ++id) {
-    if (is_likelier(last, row.at(id))) continue;
+    if (!row.allows(id) || is_likelier(last, row.at(id))) continue;
     const float p = probability(row.logits[id], largest, rule.temperature);
     total += weights[static_cast<size_t>(id)] = p >= rule.min_p ? weight(p) : 0;
   }
@@ -90,7 +94,7 @@ int32_t draw(const Row& row, const SampleRule& rule, float largest) {
 }
 
 void write_top(const Row& row, double normalizer, int64_t n_top, TokenLogprob* top) {
-  std::vector<Candidate> candidates = row.all();
+  std::vector<Candidate> candidates = row.allowed();
   std::ranges::partial_sort(candidates, candidates.begin() + n_top, is_likelier);
   for (int64_t i = 0; i < n_top; ++i) {
     const Candidate& candidate = candidates[static_cast<size_t>(i)];
@@ -98,13 +102,16 @@ void write_top(const Row& row, double normalizer, int64_t n_top, TokenLogprob* t
   }
 }
 
-SampledToken sample_row(const Row& row, const SampleRule& rule, int64_t n_top, TokenLogprob* top) {
+SampledToken sample_row(const Row& row, const uint32_t* mask, const SampleRule& rule, int64_t n_top,
+                        TokenLogprob* top) {
   Candidate best = row.at(0);
   for (int32_t id = 0; id < row.n; ++id) {
     if (!std::isfinite(row.logits[id])) return {id, row.logits[id], 0};
     if (is_likelier(row.at(id), best)) best = row.at(id);
   }
-  const int32_t id = rule.temperature == 0 ? best.id : draw(row, rule, best.logit);
+  const Row masked{row.logits, row.n, mask};
+  const Candidate first = mask ? std::ranges::min(masked.allowed(), is_likelier) : best;
+  const int32_t id = rule.temperature == 0 ? first.id : draw(masked, rule, first.logit);
   if (n_top < 0) return {id, 0, 1};
   const double normalizer = log_sum_exp(row, best.logit);
   write_top(row, normalizer, n_top, top);
@@ -119,7 +126,9 @@ void CpuBackend::sample(const Sample& op) {
          format("sample: the %lld likeliest of %lld tokens", as_ll(op.n_top), as_ll(op.vocab_size)));
   workers_.parallel_for(op.n_tokens, op.n_tokens > 1, [&](int64_t t) {
     const Row row{op.logits + t * op.vocab_size, static_cast<int32_t>(op.vocab_size)};
-    op.out[t] = sample_row(row, op.rules[t], op.n_top, op.n_top > 0 ? op.top + t * op.n_top : nullptr);
+    const SampleRule& rule = op.rules[t];
+    const uint32_t* mask = rule.is_masked ? op.masks + t * n_mask_words(op.vocab_size) : nullptr;
+    op.out[t] = sample_row(row, mask, rule, op.n_top, op.n_top > 0 ? op.top + t * op.n_top : nullptr);
   });
 }
 

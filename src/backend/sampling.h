@@ -1,24 +1,30 @@
-// How a token is drawn from its logits: the rule, the operation, and its results.
+// How a token is drawn from its logits: the rule, the mask of allowed tokens, the operation, and its results.
 #pragma once
 
 #include <cstdint>
 
 namespace dsv32 {
 
-// How one token is drawn: after temperature, top-k, top-p and min-p, in that order.
+// How one token is drawn: after mask, temperature, top-k, top-p and min-p, in that order.
 struct SampleRule {
-  float temperature = 1;  // 0: the likeliest token
-  int64_t top_k = 0;      // keep the k likeliest; 0: all
-  float top_p = 1;        // keep the fewest likeliest whose probabilities reach p; 1: all
-  float min_p = 0;        // keep those at least min_p times as likely as the best; 0: all
-  double uniform = 0;     // random number of this draw, [0, 1)
+  float temperature = 1;   // 0: the likeliest token
+  int32_t top_k = 0;       // keep the k likeliest; 0: all
+  float top_p = 1;         // keep the fewest likeliest whose probabilities reach p; 1: all
+  float min_p = 0;         // keep those at least min_p times as likely as the best; 0: all
+  double uniform = 0;      // random number of this draw, [0, 1)
+  bool is_masked = false;  // draw as if the row had no other tokens than those that its mask allows
 };
+
+// A mask has one bit a token: bit id % 32 of word id / 32 says whether the token may be drawn. Bits past the
+// vocabulary mean nothing.
+constexpr int64_t n_mask_words(int64_t vocab_size) { return (vocab_size + 31) / 32; }
 
 // The result of Sample. If a logit is not finite: the lowest id with such a logit, and that logit as
 // `logprob`.
 struct SampledToken {
   int32_t id;
-  float logprob;      // natural log of the softmax at temperature 1 over all tokens; 0 if n_top is -1
+  // Natural log of the softmax at temperature 1 over all tokens, allowed or not; 0 if n_top is -1.
+  float logprob;
   int32_t is_finite;  // 1: all logits are finite numbers
 };
 
@@ -41,7 +47,10 @@ struct Sample {
   int64_t n_top = -1;  // -1: no log-probabilities; else the number of alternatives, at most vocab_size
                        // and kMostTopLogprobs
   SampledToken* out = nullptr;  // [n_tokens]
-  TokenLogprob* top = nullptr;  // [n_tokens, n_top] likeliest first; unwritten if a logit is not finite
+  // [n_tokens, n_top] the likeliest first, allowed or not; unwritten if a logit is not finite.
+  TokenLogprob* top = nullptr;
+  // [n_tokens, n_mask_words] of masked rows; each allows a token at least. Null: no row is masked.
+  const uint32_t* masks = nullptr;
 };
 
 }  // namespace dsv32

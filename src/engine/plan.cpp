@@ -117,7 +117,8 @@ class MemoryPlanner {
     const CacheLayout& layout = plan_.cache.layout;
     const auto row_bytes = static_cast<uint64_t>(args_.n_layers * layout.row_bytes());
     const auto key_bytes = static_cast<uint64_t>(args_.n_layers * layout.key_page_bytes() / kPageTokens);
-    const uint64_t n_host = machine_.host.n_bytes_free / (options_.host_mem ? 1 : 2);
+    const uint64_t n_host =
+        less_bytes(machine_.host.n_bytes_free, plan_.n_mask_bytes) / (options_.host_mem ? 1 : 2);
     const uint64_t n_devices = machine_.devices.size();
     uint64_t n_taken = plan_.stages.back().n_logit_bytes + n_more;
     if (!machine_.is_apart) {
@@ -151,7 +152,8 @@ class MemoryPlanner {
     plan_.n_weight_bytes = n_weights_;
     plan_.n_host_scratch_bytes = machine_.host.n_bytes_used;
     plan_.stages = {{.n_logit_bytes = Stage::logit_bytes(args_, options_.max_seqs) +
-                                      RowSampler::n_bytes(options_.max_seqs)}};
+                                      RowSampler::n_bytes(options_.max_seqs, args_.vocab_size)}};
+    if (machine_.is_apart) plan_.n_mask_bytes = RowSampler::n_mask_bytes(options_.max_seqs, args_.vocab_size);
     cache = {.layout = {options_.kv_type, args_.kv_lora_rank, args_.qk_rope_head_dim,
                         args_.has_indexer() ? args_.index_head_dim : 0},
              .is_apart = machine_.is_apart,
@@ -232,7 +234,8 @@ class MemoryPlanner {
     input.layer_bytes = one.key_pool_bytes() + one.table_bytes() - none.table_bytes();
     (is_open ? input.row_bytes : input.layer_bytes) += one.slot_bytes();
     input.stream_bytes = plan_.expert_window_bytes;
-    input.host_bytes = plan_.cache.row_pool_bytes() + machine_.devices.size() * kMailboxBytes;
+    input.host_bytes =
+        plan_.cache.row_pool_bytes() + plan_.n_mask_bytes + machine_.devices.size() * kMailboxBytes;
     input.n_host_layers = options_.n_cpu_experts;
     return input;
   }

@@ -107,6 +107,7 @@ struct MemoryPlan {
   uint64_t n_weight_bytes = 0;         // of the layers that run, wherever they lie
   uint64_t n_host_expert_bytes = 0;
   uint64_t n_mailbox_bytes = 0;     // of host memory, if the host keeps experts
+  uint64_t n_mask_bytes = 0;        // of host memory, if the machine is apart; else they are with the logits
   uint64_t n_activation_bytes = 0;  // of each device
   uint64_t n_host_scratch_bytes = 0;
   uint64_t expert_window_bytes = 0;  // of each device with experts on the host

@@ -53,6 +53,7 @@ std::vector<MemoryPlan::Item> MemoryPlan::items() const {
   items.push_back({"host_scratch_bytes", "staging memory", Place::host, n_host_scratch_bytes, ""});
   items.push_back({"latent_row_bytes", "the latent rows", Place::host, cache.row_pool_bytes(),
                    "a smaller context (-c) needs less, a larger --host-mem allows more"});
+  items.push_back({"mask_bytes", "masks of allowed tokens", Place::host, n_mask_bytes, ""});
   items.push_back({"mailbox_bytes", "mailboxes of the host's experts", Place::host, n_mailbox_bytes, ""});
   items.push_back({"host_expert_bytes", "the experts that the host keeps", Place::host, n_host_expert_bytes,
                    "a larger --host-mem or more GPUs allow more"});

@@ -5,6 +5,15 @@
 #include "base/error.h"
 
 namespace dsv32 {
+namespace {
+
+bool allows_any(std::span<const uint32_t> mask, int64_t vocab_size) {
+  const uint32_t last = mask.back() & ~uint32_t{0} >> (-vocab_size & 31);
+  return last != 0 ||
+         std::ranges::any_of(mask.first(mask.size() - 1), [](uint32_t word) { return word != 0; });
+}
+
+}  // namespace
 
 void TokenRecord::check() const {
   if (!is_finite)
@@ -19,15 +28,48 @@ RowSampler::RowSampler(Backend& backend, int64_t max_rows)
       drawn_(backend, Place::device, max_rows, "the drawn tokens"),
       top_(backend, Place::device, max_rows * kMostTopLogprobs, "log-probabilities") {}
 
-uint64_t RowSampler::n_bytes(int64_t max_rows) {
-  return static_cast<uint64_t>(max_rows) * (sizeof(SampledToken) + kMostTopLogprobs * sizeof(TokenLogprob));
+uint64_t RowSampler::n_bytes(int64_t max_rows, int64_t vocab_size) {
+  return static_cast<uint64_t>(max_rows) * (sizeof(SampledToken) + kMostTopLogprobs * sizeof(TokenLogprob)) +
+         n_mask_bytes(max_rows, vocab_size);
+}
+
+uint64_t RowSampler::n_mask_bytes(int64_t max_rows, int64_t vocab_size) {
+  return static_cast<uint64_t>(max_rows * n_mask_words(vocab_size)) * sizeof(uint32_t);
+}
+
+std::span<uint32_t> RowSampler::mask_of(int64_t row, int64_t vocab_size) {
+  const int64_t n_words = n_mask_words(vocab_size), n_all = drawn_.n() * n_words;
+  if (!masks_.data()) {
+    if (!backend_.works_in_host_memory()) device_masks_ = {backend_, Place::device, n_all, "masks"};
+    masks_ = {backend_, Place::host, n_all, "masks"};
+  }
+  return {masks_.data() + row * n_words, static_cast<size_t>(n_words)};
+}
+
+// Returns the masks where the backend works; null if no row is masked. Uploads those from the first masked
+// row to the last, in one piece. sample() then waits for the device, so the next masks may be written.
+const uint32_t* RowSampler::upload_masks(std::span<const SampleRule> rules, int64_t vocab_size) {
+  int64_t first = 0, end = 0;
+  for (int64_t row = 0; row < std::ssize(rules); ++row) {
+    if (!rules[static_cast<size_t>(row)].is_masked) continue;
+    if (!allows_any(mask_of(row, vocab_size), vocab_size))
+      fail(ErrorKind::internal, format("the mask of row %lld allows no token", as_ll(row)));
+    if (end == 0) first = row;
+    end = row + 1;
+  }
+  if (end == 0 || !device_masks_.data()) return end == 0 ? nullptr : masks_.data();
+  const std::span<uint32_t> mask = mask_of(first, vocab_size);
+  uint32_t* uploaded = device_masks_.data() + (mask.data() - masks_.data());
+  backend_.upload(uploaded, mask.data(), static_cast<size_t>(end - first) * mask.size_bytes());
+  return device_masks_.data();
 }
 
 std::vector<TokenRecord> RowSampler::sample(const float* logits, int64_t vocab_size,
                                             std::span<const SampleRule> rules, int64_t n_top) {
   const size_t n = rules.size();
   n_top = std::min(n_top, vocab_size);
-  backend_.sample({logits, std::ssize(rules), vocab_size, rules.data(), n_top, drawn_.data(), top_.data()});
+  backend_.sample({logits, std::ssize(rules), vocab_size, rules.data(), n_top, drawn_.data(), top_.data(),
+                   upload_masks(rules, vocab_size)});
   std::vector<SampledToken> drawn(n);
   backend_.download(drawn.data(), drawn_.data(), n * sizeof(SampledToken));
   const auto n_listed = static_cast<size_t>(std::max<int64_t>(n_top, 0));

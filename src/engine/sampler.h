@@ -2,7 +2,8 @@
 // order.
 //
 // The backend draws where the logits are (backend/sampling.h), all rows of a step at once. Draws are
-// repeatable: random numbers are SplitMix64 over a counter. Ties go to the lower id.
+// repeatable: random numbers are SplitMix64 over a counter. Ties go to the lower id. A row may have a mask of
+// the tokens that may be drawn; masks are written in pinned memory, while the device computes the logits.
 #pragma once
 
 #include <cstdint>
@@ -29,17 +30,30 @@ class RowSampler {
  public:
   // The backend has the logits and must outlive the sampler. Throws Error{memory}.
   RowSampler(Backend& backend, int64_t max_rows);
-  static uint64_t n_bytes(int64_t max_rows);
+  // Of the device; the masks with it. A device that does not work in host memory needs n_mask_bytes there
+  // too.
+  static uint64_t n_bytes(int64_t max_rows, int64_t vocab_size);
+  static uint64_t n_mask_bytes(int64_t max_rows, int64_t vocab_size);
+
+  // The mask [n_mask_words] of a row of the next sample(), to be written if the row's rule is masked. Call it
+  // after the last sample() has returned; vocab_size is always the same. Does not wait for the device, except
+  // that the first call takes the memory for masks. Throws Error{memory}.
+  std::span<uint32_t> mask_of(int64_t row, int64_t vocab_size);
 
   // logits [rules.size(), vocab_size] of the backend's memory, max_rows of them at most. n_top: -1 for no
   // log-probabilities, else how many alternatives to list (at most kMostTopLogprobs; no more than there are).
+  // Throws Error{internal} if the mask of a masked row allows no token.
   std::vector<TokenRecord> sample(const float* logits, int64_t vocab_size, std::span<const SampleRule> rules,
                                   int64_t n_top = -1);
 
  private:
+  const uint32_t* upload_masks(std::span<const SampleRule> rules, int64_t vocab_size);
+
   Backend& backend_;
   Buffer<SampledToken> drawn_;  // [max_rows]
   Buffer<TokenLogprob> top_;    // [max_rows, kMostTopLogprobs]
+  // [max_rows, n_mask_words], made at the first mask. Pinned; and on the device, if that is elsewhere.
+  Buffer<uint32_t> masks_, device_masks_;
 };
 
 }  // namespace dsv32

@@ -172,7 +172,7 @@ class IslandBackend : public CpuBackend {
     });
   }
   void sample(const Sample& op) override {
-    own(op.logits, op.out, op.top);
+    own(op.logits, op.out, op.top, op.masks);
     enqueue([this, op, rules = std::vector<SampleRule>(op.rules, op.rules + op.n_tokens)]() mutable {
       Sample copy = op;
       copy.rules = rules.data();
