@@ -1,6 +1,8 @@
 // Draws tokens from logits: one kernel finds the likeliest of each share of a row, then a team of blocks
 // draws; nothing is sorted. A rule keeps the first tokens in order of likelihood (equal logits: the lower id
-// first), so it is a cut (sample_cut.cuh); the draw then adds the kept weights in the order of ids.
+// first), so it is a cut (sample_cut.cuh); the draw then adds the kept weights in the order of ids. A step
+// with masks has kernels of its own, in which rules see allowed tokens alone; a step without has the same as
+// ever.
 
 #include "cuda/sample_cut.cuh"
 
@@ -26,7 +28,8 @@ struct Found {
 
 // The first kept id at which the sum of kept weights exceeds the draw; -1 in blocks without it. Each warp
 // adds up consecutive ids; then the ids of the warp with the drawn one are divided over all threads.
-__device__ int32_t find_drawn(Shared& sm, const Row& row, const SampleRule& rule, const Cut& cut) {
+template <typename Logits>
+__device__ int32_t find_drawn(Shared& sm, const Row<Logits>& row, const SampleRule& rule, const Cut& cut) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const auto weight_of = [&](int32_t id, float logit) -> uint64_t {
     const float p = probability(row, logit);
@@ -77,12 +80,24 @@ DSV32_DEVICE Found over_warp(Found found) {
   return found;
 }
 
-// out[t, share] = the facts about a share of the token's ids; all_rules[t] = the token's rule, t from `first`
-// on. Grid (shares, tokens). Bound by latency (a single block would read a token's logits in 20 us); with
-// many tokens by reading the logits.
+// A token's logits, without those that it may not draw if kIsMasked.
+template <bool kIsMasked>
+DSV32_DEVICE auto logits_of(const float* logits, const uint32_t* masks, int n, int t,
+                            const SampleRule& rule) {
+  logits += static_cast<int64_t>(t) * n;
+  if constexpr (kIsMasked)
+    return AllowedLogits{logits, rule.is_masked ? masks + t * n_mask_words(n) : nullptr};
+  else
+    return logits;
+}
+
+// out[t, share] = the facts about a share of the token's ids, if kIsMasked of those that it may draw, without
+// `bad`; all_rules[t] = the token's rule, t from `first` on. Grid (shares, tokens). Bound by latency (a
+// single block would read a token's logits in 20 us); with many tokens by reading the logits.
+template <bool kIsMasked>
 __global__ void __launch_bounds__(kShareThreads)
-    find_best_kernel(const float* logits, int n, int first, const __grid_constant__ Rules rules, Found* out,
-                     SampleRule* all_rules) {
+    find_best_kernel(const float* logits, const uint32_t* masks, int n, int first,
+                     const __grid_constant__ Rules rules, Found* out, SampleRule* all_rules) {
   __shared__ Found of_warps[kShareThreads / 32];
   let_next_start();
   wait_for_inputs();
@@ -91,8 +106,8 @@ __global__ void __launch_bounds__(kShareThreads)
   float largest = -INFINITY;
   Found found;
   visit_ids<kShareTogether, kShares * kShareThreads>(
-      logits + static_cast<int64_t>(t) * n, static_cast<int>(blockIdx.x * kShareThreads + threadIdx.x), n,
-      [&](int32_t id, float logit) {
+      logits_of<kIsMasked>(logits, masks, n, t, rules.rule[blockIdx.y]),
+      static_cast<int>(blockIdx.x * kShareThreads + threadIdx.x), n, [&](int32_t id, float logit) {
         if (!isfinite(logit) & (id < n)) found.bad = min(found.bad, static_cast<uint32_t>(id));
         if (logit > largest) best = id, largest = logit;  // the lowest id of equal logits
         found.smallest = fminf(found.smallest, logit);
@@ -108,7 +123,7 @@ __global__ void __launch_bounds__(kShareThreads)
 }
 
 // The logarithm of the sum of exp(logit - largest), added in units of 2^-40.
-__device__ float log_sum_exp(Shared& sm, const Row& row) {
+__device__ float log_sum_exp(Shared& sm, const Row<const float*>& row) {
   uint64_t sum = 0, own, total;
   visit_logits(row,
                [&](int32_t, float logit) { sum += weight(expf(fmaxf(logit - row.largest, -kWidthOfBins))); });
@@ -120,7 +135,8 @@ __device__ float log_sum_exp(Shared& sm, const Row& row) {
 
 // Writes the n_top likeliest tokens in order. All blocks list them in the first block, in any order; that
 // block counts for each token how many are likelier.
-__device__ void write_top(Shared& sm, const Row& row, float log_sum, int n_top, TokenLogprob* top) {
+__device__ void write_top(Shared& sm, const Row<const float*>& row, float log_sum, int n_top,
+                          TokenLogprob* top) {
   const Cut cut = find_cut_of_count(sm, row, n_top);
   if (threadIdx.x == 0) sm.n_listed = 0;
   row.team.sync();
@@ -142,7 +158,9 @@ __device__ void write_top(Shared& sm, const Row& row, float log_sum, int n_top, 
 // backend.h). A team of 1 to 8 blocks takes a token; each block reads its consecutive logits from L2: not at
 // all for the likeliest, once for the sum, twice for each of top-k, top-p and the list of the likeliest, once
 // for the draw. Bound by some 40 instructions per logit for top-p, which add to shared memory once or twice,
-// and some 25 for the draw; with few rows by the team's barriers and by latency.
+// and some 25 for the draw; with few rows by the team's barriers and by latency. kIsMasked: after the shares
+// of all tokens come those of their allowed ids.
+template <bool kIsMasked>
 __global__ void __launch_bounds__(kThreads, kBlocksOfAnSm)
     sample_kernel(Sample op, const SampleRule* rules, const Found* shares) {
   __shared__ Shared sm;
@@ -175,11 +193,22 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfAnSm)
   const auto write = [&](int32_t id) {
     op.out[t] = {id, op.n_top >= 0 ? (logits[id] - row.largest) - log_sum : 0, 1};
   };
-  if (rule.temperature == 0) {
-    if (is_first) write(best);
-  } else {
-    const int32_t drawn = find_drawn(sm, row, rule, find_cut_of_rule(sm, row, rule, n));
+  const auto draw = [&](const auto& seen, int32_t likeliest) {
+    if (rule.temperature == 0) {
+      if (is_first) write(likeliest);
+      return;
+    }
+    const int32_t drawn = find_drawn(sm, seen, rule, find_cut_of_rule(sm, seen, rule, n));
     if (threadIdx.x == 0 && drawn >= 0) write(drawn);
+  };
+  if constexpr (kIsMasked) {
+    const Found allowed = over_warp(shares[(op.n_tokens + t) * kShares + static_cast<int>(threadIdx.x) % 32]);
+    const int32_t likeliest = id_at(allowed.best);
+    draw(Row{logits_of<true>(op.logits, op.masks, n, t, rule), logits[likeliest], allowed.smallest, row.scale,
+             team, n, row.first, row.end},
+         likeliest);
+  } else {
+    draw(row, best);
   }
   if (op.n_top > 0) write_top(sm, row, log_sum, static_cast<int>(op.n_top), op.top + t * op.n_top);
   // The team has synchronised since the last access to another block's shared memory.
@@ -214,17 +243,21 @@ void sample(const Sample& op, const Launch& launch) {
   if (op.n_top > std::min(op.vocab_size, kMostTopLogprobs))
     fail(ErrorKind::internal, format("sample: the %ld likeliest of %ld tokens", op.n_top, op.vocab_size));
   const int n_blocks = card().has_clusters ? blocks_per_row(op, launch.n_sms) : 1;
-  Found* shares = launch.workspace->take<Found>(op.n_tokens * kShares);
+  Found* shares = launch.workspace->take<Found>(op.n_tokens * kShares * (op.masks ? 2 : 1));
   SampleRule* all_rules = launch.workspace->take<SampleRule>(op.n_tokens);
   for (int64_t first = 0; first < op.n_tokens; first += kRulesOfALaunch) {
     const int64_t n = std::min<int64_t>(kRulesOfALaunch, op.n_tokens - first);
     Rules rules;
     std::copy_n(op.rules + first, n, rules.rule);
-    launch_kernel(find_best_kernel, {{kShares, n}, kShareThreads}, launch, op.logits, op.vocab_size, first,
-                  rules, shares, all_rules);
+    const auto find_best = [&](auto kernel, Found* out) {
+      launch_kernel(kernel, {{kShares, n}, kShareThreads}, launch, op.logits, op.masks, op.vocab_size, first,
+                    rules, out, all_rules);
+    };
+    find_best(find_best_kernel<false>, shares);
+    if (op.masks) find_best(find_best_kernel<true>, shares + op.n_tokens * kShares);
   }
-  launch_kernel(sample_kernel, {op.n_tokens * n_blocks, kThreads, 0, n_blocks}, launch, op, all_rules,
-                shares);
+  launch_kernel(op.masks ? sample_kernel<true> : sample_kernel<false>,
+                {op.n_tokens * n_blocks, kThreads, 0, n_blocks}, launch, op, all_rules, shares);
 }
 
 }  // namespace dsv32::cuda

@@ -46,9 +46,24 @@ struct __align__(16) Shared {
 };
 static_assert(kListRoom >= kMostTopLogprobs && sizeof(Shared) <= 48 << 10);
 
-// The logits of one token and facts about them. Each block has consecutive ids, in the order of ranks.
-struct Row {
+// The logits of one token of which only allowed ones are seen: the others are NaN, like ids past the end
+// (visit_batches), so that no rule needs to know of masks.
+struct AllowedLogits {
   const float* logits;
+  const uint32_t* mask;  // null: all are allowed
+
+  __device__ uint32_t word_of(int id) const { return mask[static_cast<unsigned>(id) / 32]; }
+  __device__ static float seen(float logit, uint32_t word, int id) {
+    return word >> (id % 32) & 1 ? logit : NAN;
+  }
+  __device__ float operator[](int id) const { return seen(logits[id], mask ? word_of(id) : ~0u, id); }
+};
+
+// The logits of one token and facts about them. Each block has consecutive ids, in the order of ranks.
+// Logits: const float* or AllowedLogits; the facts are about those that are not NaN.
+template <typename Logits>
+struct Row {
+  Logits logits;
   float largest, smallest;
   float scale;  // of logits: log2(e) / temperature
   Team team;
@@ -86,7 +101,8 @@ DSV32_DEVICE int32_t id_at(uint64_t place) {
   return static_cast<int32_t>(kMostTokens) - 1 - static_cast<int32_t>(place & (kMostTokens - 1));
 }
 
-DSV32_DEVICE float probability(const Row& row, float logit) {
+template <typename Logits>
+DSV32_DEVICE float probability(const Row<Logits>& row, float logit) {
   return exp2_fast((logit - row.largest) * row.scale);
 }
 DSV32_DEVICE uint64_t weight(float p) { return static_cast<uint64_t>(p * 0x1p40f); }
@@ -127,35 +143,50 @@ __device__ inline uint64_t team_prefix(Shared& sm, const Team& team, uint64_t ow
   return before;
 }
 
+// batch[u] = the logit of id first + u * kStride; NaN past the end. All loads are under way at once.
+template <int kStride, int kN>
+DSV32_DEVICE void load_batch(const float* logits, int first, int end, float (&batch)[kN]) {
+  DSV32_UNROLL for (int u = 0; u < kN; ++u) batch[u] =
+      first + u * kStride < end ? logits[first + u * kStride] : NAN;
+}
+template <int kStride, int kN>
+DSV32_DEVICE void load_batch(const AllowedLogits& allowed, int first, int end, float (&batch)[kN]) {
+  uint32_t words[kN];
+  DSV32_UNROLL for (int u = 0; u < kN; ++u) words[u] =
+      allowed.mask && first + u * kStride < end ? allowed.word_of(first + u * kStride) : ~0u;
+  load_batch<kStride>(allowed.logits, first, end, batch);
+  DSV32_UNROLL for (int u = 0; u < kN; ++u) batch[u] =
+      AllowedLogits::seen(batch[u], words[u], first + u * kStride);
+}
+
 // Calls visit(id, logits) with the kN logits of ids id, id + kStride, ..., from `first` on. Past the end they
 // are NaN, which the visitors' comparisons exclude without extra branches.
-template <int kN, int kStride, typename Visit>
-DSV32_DEVICE void visit_batches(const float* logits, int first, int end, const Visit& visit) {
+template <int kN, int kStride, typename Logits, typename Visit>
+DSV32_DEVICE void visit_batches(const Logits& logits, int first, int end, const Visit& visit) {
   DSV32_NO_UNROLL for (; first < end; first += kStride * kN) {
     float batch[kN];
-    DSV32_UNROLL for (int u = 0; u < kN; ++u) batch[u] =
-        first + u * kStride < end ? logits[first + u * kStride] : NAN;
+    load_batch<kStride>(logits, first, end, batch);
     visit(first, batch);
   }
 }
 
 // Calls visit(id, logit) for ids first, first + kStride, ..., and with NaN for some past the end.
-template <int kN, int kStride, typename Visit>
-DSV32_DEVICE void visit_ids(const float* logits, int first, int end, const Visit& visit) {
+template <int kN, int kStride, typename Logits, typename Visit>
+DSV32_DEVICE void visit_ids(const Logits& logits, int first, int end, const Visit& visit) {
   visit_batches<kN, kStride>(logits, first, end, [&](int id, const float(&batch)[kN]) {
     DSV32_UNROLL for (int u = 0; u < kN; ++u) visit(id + u * kStride, batch[u]);
   });
 }
 
 // Calls visit(id, logit) for every token of the block, and with NaN for some ids past the end.
-template <typename Visit>
-DSV32_DEVICE void visit_logits(const Row& row, const Visit& visit) {
+template <typename Logits, typename Visit>
+DSV32_DEVICE void visit_logits(const Row<Logits>& row, const Visit& visit) {
   visit_ids<kTogether, kThreads>(row.logits, row.first + static_cast<int>(threadIdx.x), row.end, visit);
 }
 
 // Calls visit(id) for the tokens of the block with is_wanted(id, logit); they should be few.
-template <typename IsWanted, typename Visit>
-DSV32_DEVICE void visit_wanted(const Row& row, const IsWanted& is_wanted, const Visit& visit) {
+template <typename Logits, typename IsWanted, typename Visit>
+DSV32_DEVICE void visit_wanted(const Row<Logits>& row, const IsWanted& is_wanted, const Visit& visit) {
   constexpr int kN = 2 * kTogether;
   visit_batches<kN, kThreads>(row.logits, row.first + static_cast<int>(threadIdx.x), row.end,
                               [&](int first, const float(&logits)[kN]) {
@@ -187,8 +218,8 @@ DSV32_DEVICE uint32_t add_shared_if(uint32_t address, uint32_t x, bool is_wanted
 // Adds the amounts (weights, or ones) of the block's tokens to bins digit_of(id, logit), if below kBins. A
 // 64-bit addition has two halves: the thread that makes the low half wrap carries into the high half. A
 // batch's low halves are under way together.
-template <bool kWeighs, typename DigitOf>
-DSV32_DEVICE void fill_bins(Shared& sm, const Row& row, const DigitOf& digit_of) {
+template <bool kWeighs, typename Logits, typename DigitOf>
+DSV32_DEVICE void fill_bins(Shared& sm, const Row<Logits>& row, const DigitOf& digit_of) {
   const uint32_t bins = shared_address(sm.low), to_high = shared_address(sm.high) - bins;
   visit_batches<kTogether, kThreads>(
       row.logits, row.first + static_cast<int>(threadIdx.x), row.end,
@@ -256,8 +287,9 @@ __device__ Bin find_bin(Shared& sm, const Team& team, const NeedOf& need_of) {
 
 // Lists the block's tokens with is_listed(id, logit), few, with logits from `least` to `most`. Returns the
 // team's number.
-template <typename IsListed>
-DSV32_DEVICE int list(Shared& sm, const Row& row, float least, float most, const IsListed& is_listed) {
+template <typename Logits, typename IsListed>
+DSV32_DEVICE int list(Shared& sm, const Row<Logits>& row, float least, float most,
+                      const IsListed& is_listed) {
   visit_wanted(
       row, [&](int32_t, float logit) { return (logit >= least) & (logit <= most); },
       [&](int32_t id) {
@@ -306,8 +338,8 @@ __device__ Cut find_listed(Shared& sm, const Team& team, int n, uint64_t need, c
 // The first bins divide linearly the range from the largest logit to the smallest, or to where weights are 0:
 // most logits share a float's highest bits. A bin with more than kListRoom tokens is divided again, by
 // places, until it has few.
-template <bool kWeighs, typename NeedOf>
-__device__ Cut find_cut(Shared& sm, const Row& row, const Cut& within, const NeedOf& need_of) {
+template <bool kWeighs, typename Logits, typename NeedOf>
+__device__ Cut find_cut(Shared& sm, const Row<Logits>& row, const Cut& within, const NeedOf& need_of) {
   const auto amount_of = [&](float logit) -> uint64_t {
     return kWeighs ? weight(probability(row, logit)) : 1;
   };
@@ -348,11 +380,16 @@ __device__ Cut find_cut(Shared& sm, const Row& row, const Cut& within, const Nee
   return find_listed(sm, row.team, n_listed, need, amount_of);
 }
 
-__device__ inline Cut find_cut_of_count(Shared& sm, const Row& row, int64_t n_kept) {
-  return find_cut<false>(sm, row, Cut{}, [&](uint64_t) { return static_cast<uint64_t>(n_kept); });
+// Keeps all if there are not so many.
+template <typename Logits>
+__device__ inline Cut find_cut_of_count(Shared& sm, const Row<Logits>& row, int64_t n_kept) {
+  return find_cut<false>(sm, row, Cut{},
+                         [&](uint64_t total) { return min(static_cast<uint64_t>(n_kept), total); });
 }
 
-__device__ inline Cut find_cut_of_rule(Shared& sm, const Row& row, const SampleRule& rule, int64_t n_tokens) {
+template <typename Logits>
+__device__ inline Cut find_cut_of_rule(Shared& sm, const Row<Logits>& row, const SampleRule& rule,
+                                       int64_t n_tokens) {
   Cut cut;
   if (rule.top_k > 0 && rule.top_k < n_tokens) cut = find_cut_of_count(sm, row, rule.top_k);
   if (!(rule.top_p < 1)) return cut;
