@@ -25,28 +25,32 @@ struct Drawn {
   std::vector<TokenLogprob> top;     // [n_rules, n_top]
 };
 
-// logits [vocab_size] for every rule.
-Drawn draw_on_gpu(const std::vector<float>& logits, const std::vector<SampleRule>& rules, int64_t n_top) {
+// logits [vocab_size] for every rule. masks [n_rules, n_mask_words], or empty.
+Drawn draw_on_gpu(const std::vector<float>& logits, const std::vector<SampleRule>& rules, int64_t n_top,
+                  const std::vector<uint32_t>& masks = {}) {
   TestLaunch gpu(1 << 20);
   std::vector<float> rows;
   for (size_t t = 0; t < rules.size(); ++t) rows.insert(rows.end(), logits.begin(), logits.end());
   const DeviceArray<float> device_rows(rows);
+  const DeviceArray<uint32_t> device_masks(masks.empty() ? std::vector<uint32_t>(1) : masks);
   const DeviceArray<SampledToken> tokens(rules.size());
   const DeviceArray<TokenLogprob> top(rules.size() * static_cast<size_t>(std::max<int64_t>(n_top, 0)));
-  cuda::sample({device_rows.data(), static_cast<int64_t>(rules.size()), static_cast<int64_t>(logits.size()),
-                rules.data(), n_top, tokens.data(), top.data()},
-               gpu.launch());
+  cuda::sample(
+      {device_rows.data(), static_cast<int64_t>(rules.size()), static_cast<int64_t>(logits.size()),
+       rules.data(), n_top, tokens.data(), top.data(), masks.empty() ? nullptr : device_masks.data()},
+      gpu.launch());
   return {tokens.values(), top.values()};
 }
 
-Drawn draw_on_cpu(const std::vector<float>& logits, const std::vector<SampleRule>& rules, int64_t n_top) {
+Drawn draw_on_cpu(const std::vector<float>& logits, const std::vector<SampleRule>& rules, int64_t n_top,
+                  const std::vector<uint32_t>& masks = {}) {
   CpuBackend cpu(0);
   std::vector<float> rows;
   for (size_t t = 0; t < rules.size(); ++t) rows.insert(rows.end(), logits.begin(), logits.end());
   Drawn drawn{std::vector<SampledToken>(rules.size()),
               std::vector<TokenLogprob>(rules.size() * static_cast<size_t>(std::max<int64_t>(n_top, 0)))};
   cpu.sample({rows.data(), static_cast<int64_t>(rules.size()), static_cast<int64_t>(logits.size()),
-              rules.data(), n_top, drawn.tokens.data(), drawn.top.data()});
+              rules.data(), n_top, drawn.tokens.data(), drawn.top.data(), masks.data()});
   return drawn;
 }
 
@@ -61,8 +65,8 @@ std::vector<SampleRule> with_uniforms(SampleRule rule, size_t n) {
 }
 
 void check_draws(const char* label, const std::vector<float>& logits, const std::vector<SampleRule>& rules,
-                 size_t n_may_differ) {
-  const Drawn ours = draw_on_gpu(logits, rules, -1), expected = draw_on_cpu(logits, rules, -1);
+                 size_t n_may_differ, const std::vector<uint32_t>& masks = {}) {
+  const Drawn ours = draw_on_gpu(logits, rules, -1, masks), expected = draw_on_cpu(logits, rules, -1, masks);
   size_t n_differ = 0;
   for (size_t t = 0; t < rules.size(); ++t) {
     BOOST_REQUIRE_EQUAL(ours.tokens[t].is_finite, 1);
@@ -250,6 +254,170 @@ BOOST_AUTO_TEST_CASE(a_draws_bits_do_not_depend_on_the_rows_beside_it,
   }
 }
 
+// --- Masks
+
+namespace {
+
+std::vector<SampleRule> masked(std::vector<SampleRule> rules) {
+  for (SampleRule& rule : rules) rule.is_masked = true;
+  return rules;
+}
+
+bool is_allowed(const std::vector<uint32_t>& masks, size_t n, size_t row, int32_t id) {
+  const size_t n_words = (n + 31) / 32;
+  return masks[row * n_words + static_cast<size_t>(id / 32)] >> (id % 32) & 1;
+}
+
+// For each row one token in `one_of`, and at least one: in turn the first, the last and a random one. Bits
+// past the vocabulary are set.
+std::vector<uint32_t> random_masks(size_t n_rows, size_t n, uint64_t one_of, uint64_t seed) {
+  const size_t n_words = (n + 31) / 32;
+  std::vector<uint32_t> masks(n_rows * n_words);
+  Rng rng(seed);
+  for (size_t row = 0; row < n_rows; ++row) {
+    const auto allow = [&](size_t id) { masks[row * n_words + id / 32] |= uint32_t{1} << (id % 32); };
+    for (size_t id = 0; id < n_words * 32; ++id)
+      if (id >= n || rng.next() % one_of == 0) allow(id);
+    allow(row % 3 == 0 ? 0 : row % 3 == 1 ? n - 1 : rng.next() % n);
+  }
+  return masks;
+}
+
+constexpr uint64_t kOnlyOne = uint64_t{1} << 62;
+
+// Every rule, each draw with its own mask; both kinds of logits: a model's, and those with ties.
+void check_masked(size_t n, uint64_t one_of, size_t n_draws) {
+  std::vector<float> logits = model_logits(n, 20 + n);
+  for (const bool has_ties : {false, true}) {
+    if (has_ties)
+      for (float& logit : logits) logit = std::round(logit * 4) / 4;
+    for (size_t i = 0; i <= kRules.size(); ++i) {
+      const SampleRule greedy{.temperature = 0};
+      const std::vector<SampleRule> rules =
+          masked(with_uniforms(i < kRules.size() ? kRules[i] : greedy, n_draws));
+      const std::vector<uint32_t> masks = random_masks(rules.size(), n, one_of, n + i);
+      const std::string label = "rule " + std::to_string(i) + " of " + std::to_string(n) +
+                                " tokens, one in " + std::to_string(one_of) + " allowed" +
+                                (has_ties ? ", ties" : "");
+      check_draws(label.c_str(), logits, rules, one_of == kOnlyOne || i == kRules.size() ? 0 : 1, masks);
+    }
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(masked_rows_are_drawn_as_by_the_cpu, *boost::unit_test::precondition(needs_gpu)) {
+  int n_cases = 0;
+  for (const size_t n : {size_t{1}, size_t{31}, size_t{33}, size_t{4096}, size_t{5003}})
+    for (const uint64_t one_of : {uint64_t{1}, uint64_t{2}, uint64_t{20}, uint64_t{1000}, kOnlyOne})
+      if (!is_left_out(n_cases, 20)) check_masked(n, one_of, 37);
+}
+
+BOOST_AUTO_TEST_CASE(masked_rows_of_whole_vocabularies_are_drawn_as_by_the_cpu,
+                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("large")) {
+  for (const size_t n : {kVocabSize, kVocabSize + 1, size_t{100003}})
+    for (const uint64_t one_of : {uint64_t{2}, uint64_t{3000}, kOnlyOne}) check_masked(n, one_of, 19);
+}
+
+BOOST_AUTO_TEST_CASE(a_mask_of_one_token_gives_it_whatever_its_logit,
+                     *boost::unit_test::precondition(needs_gpu)) {
+  constexpr size_t kN = 5003, kWords = (kN + 31) / 32;
+  std::vector<float> logits = model_logits(kN, 21);
+  for (const size_t id : {size_t{0}, size_t{31}, size_t{32}, size_t{2500}, kN - 1}) {
+    logits[id] = -3e38f;
+    std::vector<uint32_t> one(kWords), masks;
+    one[id / 32] = uint32_t{1} << (id % 32);
+    for (size_t i = 0; i < kRules.size(); ++i) masks.insert(masks.end(), one.begin(), one.end());
+    for (const double uniform : {0.0, 0.5, 1 - 0x1p-53}) {
+      std::vector<SampleRule> rules = masked(kRules);
+      for (SampleRule& rule : rules) rule.uniform = uniform;
+      for (const SampledToken& token : draw_on_gpu(logits, rules, -1, masks).tokens)
+        BOOST_TEST(token.id == static_cast<int32_t>(id));
+    }
+  }
+}
+
+// More allowed tokens are in the bin of the cut than are compared at once.
+BOOST_AUTO_TEST_CASE(masked_flat_rows_are_divided_until_few_tokens_are_left,
+                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("large")) {
+  std::vector<float> flat = random_floats(kVocabSize, 22, 0.01f), equal(kVocabSize, 0.25f);
+  flat[70000] = 20, flat[70001] = -3e38f;  // which some masks do not allow
+  for (const std::vector<float>& logits : {flat, equal})
+    for (size_t i = 0; i < kRules.size(); ++i) {
+      const std::string label = "flat, masked, rule " + std::to_string(i);
+      check_draws(label.c_str(), logits, masked(with_uniforms(kRules[i], 19)), 2,
+                  random_masks(19, kVocabSize, 2, 23 + i));
+    }
+}
+
+// Rows without a mask have the bits that they have in a step without masks; all have those that they have
+// alone. Log-probabilities are those of the row without its mask.
+BOOST_AUTO_TEST_CASE(masked_rows_and_others_do_not_depend_on_each_other,
+                     *boost::unit_test::precondition(needs_gpu)) {
+  constexpr int64_t kTop = 20;
+  constexpr size_t kRows = 160, kN = 32771, kWords = (kN + 31) / 32;
+  const std::vector<float> logits = model_logits(kN, 24);
+  std::vector<SampleRule> rules;
+  for (const SampleRule& drawn : with_uniforms({}, kRows)) {
+    const size_t kind = rules.size() % (kRules.size() + 1);
+    rules.push_back(kind < kRules.size() ? kRules[kind] : SampleRule{.temperature = 0});
+    rules.back().uniform = drawn.uniform;
+  }
+  const Drawn plain = draw_on_gpu(logits, rules, kTop);
+  for (size_t t = 0; t < kRows; ++t) rules[t].is_masked = t % 3 != 1;
+  const std::vector<uint32_t> masks = random_masks(kRows, kN, 50, 25);
+  const Drawn all = draw_on_gpu(logits, rules, kTop, masks),
+              expected = draw_on_cpu(logits, rules, kTop, masks);
+  size_t n_differ = 0;
+  for (size_t t = 0; t < kRows; ++t) {
+    const int32_t id = all.tokens[t].id;
+    n_differ += id != expected.tokens[t].id;
+    if (id == expected.tokens[t].id)
+      BOOST_TEST(std::fabs(all.tokens[t].logprob - expected.tokens[t].logprob) < 1e-4f);
+    if (rules[t].is_masked) BOOST_TEST(is_allowed(masks, kN, t, id));
+    if (rules[t].is_masked) continue;
+    BOOST_TEST(id == plain.tokens[t].id);
+    BOOST_TEST(all.tokens[t].logprob == plain.tokens[t].logprob);
+  }
+  BOOST_TEST(n_differ <= 3u);
+  for (size_t i = 0; i < all.top.size(); ++i) {
+    BOOST_TEST(all.top[i].id == plain.top[i].id);
+    BOOST_TEST(all.top[i].logprob == plain.top[i].logprob);
+  }
+  size_t first = 0;
+  for (const size_t n : {size_t{1}, size_t{2}, size_t{5}, size_t{17}, size_t{64}, size_t{71}}) {
+    BOOST_REQUIRE(first + n <= kRows);
+    const auto begin = masks.begin() + static_cast<std::ptrdiff_t>(first * kWords);
+    const Drawn some = draw_on_gpu(logits,
+                                   {rules.begin() + static_cast<std::ptrdiff_t>(first),
+                                    rules.begin() + static_cast<std::ptrdiff_t>(first + n)},
+                                   kTop, {begin, begin + static_cast<std::ptrdiff_t>(n * kWords)});
+    for (size_t t = 0; t < n; ++t) {
+      BOOST_TEST(some.tokens[t].id == all.tokens[first + t].id);
+      BOOST_TEST(some.tokens[t].logprob == all.tokens[first + t].logprob);
+    }
+    first += n;
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_not_finite_is_told_although_no_mask_allows_it,
+                     *boost::unit_test::precondition(needs_gpu)) {
+  constexpr size_t kN = 5003;
+  std::vector<uint32_t> mask((kN + 31) / 32);
+  mask[3] = 1;
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity()})
+    for (const size_t at : {size_t{0}, size_t{96}, kN - 1})
+      for (const float temperature : {0.0f, 1.0f}) {
+        std::vector<float> logits = random_floats(kN, 26);
+        logits[at] = bad;
+        const SampledToken token =
+            draw_on_gpu(logits, masked({{temperature, 10, 0.9f, 0, 0.5}}), 3, mask).tokens[0];
+        BOOST_TEST(token.is_finite == 0);
+        BOOST_TEST(token.id == static_cast<int32_t>(at));
+      }
+}
+
 BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
   TestLaunch gpu;
   constexpr int64_t kMost = 333;
@@ -278,6 +446,24 @@ BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost:
       });
       std::printf("sample of %zu, %lld tokens, %s: %.1f us\n", kVocabSize, static_cast<long long>(n_tokens),
                   kind.name, seconds * 1e6);
+    }
+  // Masks with their upload.
+  constexpr size_t kMasked = 64;
+  const DeviceArray<uint32_t> masks(kMasked * static_cast<size_t>(n_mask_words(kVocabSize)));
+  DeviceArray<uint32_t> pinned(masks.size(), true);
+  for (const uint64_t one_of : {uint64_t{2}, uint64_t{1000}})
+    for (const auto& kind : kinds) {
+      pinned.fill(random_masks(kMasked, kVocabSize, one_of, 27));
+      const std::vector<SampleRule> rules = masked(std::vector<SampleRule>(kMasked, kind.rule));
+      const double seconds = gpu.seconds([&] {
+        CUDA_CHECK(cudaMemcpyAsync(masks.data(), pinned.data(), masks.size() * sizeof(uint32_t),
+                                   cudaMemcpyHostToDevice, gpu.stream()));
+        cuda::sample({logits.data(), kMasked, static_cast<int64_t>(kVocabSize), rules.data(), kind.n_top,
+                      tokens.data(), top.data(), masks.data()},
+                     gpu.launch());
+      });
+      std::printf("sample of %zu, %zu masked tokens, one in %llu allowed, %s: %.1f us\n", kVocabSize, kMasked,
+                  static_cast<unsigned long long>(one_of), kind.name, seconds * 1e6);
     }
 }
 
