@@ -5,6 +5,7 @@
 #include "text/chat_format.h"
 
 #include "base/error.h"
+#include "text/dsml.h"
 
 namespace dsv32 {
 namespace {
@@ -26,6 +27,13 @@ ptrdiff_t last_user(std::span<const Message> messages) {
 
 }  // namespace
 
+std::vector<Message> with_tools(std::vector<Message> messages, std::string tools) {
+  if (messages.empty() || messages[0].role != Message::Role::system)
+    messages.insert(messages.begin(), {Message::Role::system, "", ""});
+  messages[0].tools = std::move(tools);
+  return messages;
+}
+
 ChatFormat::ChatFormat(const Tokenizer& tokenizer)
     : tokenizer_(tokenizer),
       user_(required_mark(tokenizer, "<｜User｜>")),
@@ -40,6 +48,12 @@ std::vector<ChatFormat::Item> ChatFormat::layout(std::span<const Message> messag
     if (items.back().mark != kText) items.push_back({kText});
     items.back().text += text;
   };
+  const auto add_dsml = [&](ptrdiff_t i, bool thinks) {
+    for (const PromptPart& part : dsml_parts(messages, static_cast<size_t>(i), thinks)) {
+      const std::optional<int32_t> mark = part.is_mark ? tokenizer_.find(part.text) : std::nullopt;
+      mark ? items.push_back({*mark}) : add_text(part.text);
+    }
+  };
   const ptrdiff_t last = last_user(messages);
   for (ptrdiff_t i = 0; i < std::ssize(messages); ++i) {
     const Message& message = messages[static_cast<size_t>(i)];
@@ -48,7 +62,8 @@ std::vector<ChatFormat::Item> ChatFormat::layout(std::span<const Message> messag
       add_text(message.reasoning);
       items.push_back({end_think_});
     }
-    add_text(message.content);
+    if (message.role != Message::Role::tool) add_text(message.content);
+    add_dsml(i, thinking && i > last);
     if (message.role == Message::Role::user)
       items.insert(items.end(), {{assistant_}, {thinking && i == last ? think_ : end_think_}});
     if (message.role == Message::Role::assistant) items.push_back({tokenizer_.eos_id()});

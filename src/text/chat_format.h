@@ -1,12 +1,13 @@
-// A conversation as the model was trained to read it: the prompt format of DeepSeek-V3.2 (encoding_dsv32.py,
-// no tools).
+// A conversation as the model was trained to read it: the prompt format of DeepSeek-V3.2 (encoding_dsv32.py).
 //
 //   <BOS>{system}<｜User｜>{q1}<｜Assistant｜></think>{a1}<EOS><｜User｜>{q2}<｜Assistant｜><think>
 //
 // The mark after <｜Assistant｜> is <think> for the last user turn in thinking mode and </think> everywhere
 // else: the reasoning of earlier turns is dropped. So in thinking mode the prompts of two successive turns
-// share a prefix up to the <｜Assistant｜> of the earlier turn. Marks are token ids; messages are encoded
-// with special tokens off, each text between two marks on its own. Immutable; threads may share it.
+// share a prefix up to the <｜Assistant｜> of the earlier turn. Tools, calls and their results: dsml.h. A
+// turn lasts from a user message to the next, so between its calls the reasoning stays. Marks are token ids;
+// messages are encoded with special tokens off, each text between two marks on its own. Immutable; threads
+// may share it.
 #pragma once
 
 #include <cstdint>
@@ -28,13 +29,21 @@ struct ToolCall {
 };
 
 struct Message {
+  // OpenAI's role `developer` is `system` here. (DeepSeek's own code has a `developer` of another meaning,
+  // for its search: a user's message with tools.)
   enum class Role { system, user, assistant, tool };
   Role role;
   std::string content;               // a tool's: the result
   std::string reasoning;             // of an assistant; used only if no user message follows
   std::vector<ToolCall> calls = {};  // of an assistant
-  std::string calls_text = {};       // how the model wrote them; empty: as the format writes them
+  // How the model wrote its calls, with all that stands between content and the end (CallParser gives it);
+  // empty: as the format writes them.
+  std::string calls_text = {};
+  std::string tools = {};  // of the system message: a JSON array of OpenAI's form
 };
+
+// Gives `tools` to the system message at the beginning; if there is none, an empty one is put there.
+std::vector<Message> with_tools(std::vector<Message> messages, std::string tools);
 
 class ChatFormat {
  public:
@@ -43,7 +52,8 @@ class ChatFormat {
   explicit ChatFormat(const Tokenizer& tokenizer);
 
   // The prompt for `messages`. An assistant message after the last user message is a finished turn: in
-  // thinking mode it is {reasoning}</think>{content}<EOS>.
+  // thinking mode it is {reasoning}</think>{content}<EOS>. Throws Error{usage} for tools, calls or results
+  // that cannot be written (dsml.h).
   std::vector<int32_t> encode(std::span<const Message> messages, bool thinking) const;
 
   // The same prompt as text, with the names of marks.

@@ -13,9 +13,12 @@ namespace {
 
 constexpr size_t kMaxTextBytes = 1u << 30;  // so byte offsets in a text fit 32 bits
 constexpr std::string_view kEndNames[] = {"<｜end▁of▁sentence｜>", "<|EOT|>", "<｜User｜>"};
+// V3.2's tokenizer.json calls it special, but it is a part of what the model writes: its tool calls.
+constexpr std::string_view kPrintedMark = "｜DSML｜";
 
 std::string bytes_of_token(const std::string& token, TokenType type,
                            std::string (*bytes_of_text)(const std::string&)) {
+  if (type == TokenType::control && token == kPrintedMark) return token;
   switch (type) {
     case TokenType::normal: return bytes_of_text(token);
     case TokenType::user_defined: return token;

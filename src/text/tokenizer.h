@@ -37,9 +37,9 @@ class Tokenizer {
   // between two of them is encoded on its own. Throws Error{usage} for a text of more than 1 GiB.
   std::vector<int32_t> encode(std::string_view text, bool parse_special) const;
 
-  // The bytes that the token adds to the output; control, unknown and unused tokens add none. The view lives
-  // as long as the tokenizer. Throws Error{usage} for an id outside the vocabulary, as do the three functions
-  // after it.
+  // The bytes that the token adds to the output; control, unknown and unused tokens add none, apart from
+  // ｜DSML｜, the mark of tool calls. The view lives as long as the tokenizer. Throws Error{usage} for an id
+  // outside the vocabulary, as do the three functions after it.
   std::string_view bytes_of(int32_t id) const { return bytes_[checked(id)]; }
   // The same for display: a token without bytes shows its name.
   std::string_view piece(int32_t id) const;

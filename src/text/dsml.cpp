@@ -1,0 +1,154 @@
+// Templates are cut into text and marks; what comes from outside is always text.
+#include "text/dsml.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "base/error.h"
+#include "text/python_json.h"
+
+namespace dsv32 {
+namespace {
+
+#define DSML "｜DSML｜"
+
+constexpr const char* kToolsBegin =
+    "\n\n## Tools\n"
+    "You have access to a set of tools you can use to answer the user's question.\n"
+    "You can invoke functions by writing a \"<" DSML
+    "function_calls>\" block like the following as part of your reply to the user:\n"
+    "<" DSML
+    "function_calls>\n"
+    "<" DSML
+    "invoke name=\"$FUNCTION_NAME\">\n"
+    "<" DSML "parameter name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE</" DSML
+    "parameter>\n"
+    "...\n"
+    "</" DSML
+    "invoke>\n"
+    "<" DSML
+    "invoke name=\"$FUNCTION_NAME2\">\n"
+    "...\n"
+    "</" DSML
+    "invoke>\n"
+    "</" DSML
+    "function_calls>\n"
+    "String and scalar parameters should be specified as is without any escaping or quotes, while lists and "
+    "objects should use JSON format. The \"string\" attribute should be set to \"true\" for string type "
+    "parameters and \"false\" for other types (numbers, booleans, arrays, objects).\n"
+    "If the thinking_mode is enabled, then after function results you should strongly consider outputting a "
+    "thinking block. Here is an example:\n"
+    "<" DSML
+    "function_calls>\n"
+    "...\n"
+    "</" DSML
+    "function_calls>\n"
+    "<function_results>\n"
+    "...\n"
+    "</function_results>\n"
+    "<think>...thinking about results</think>\n"
+    "Here are the functions available in JSONSchema format:\n"
+    "<functions>\n";
+constexpr const char* kToolsEnd = "\n</functions>\n";
+
+class Parts {
+ public:
+  Parts& text(std::string text) {
+    parts_.push_back({std::move(text)});
+    return *this;
+  }
+
+  // Text in which `marks` are marks.
+  Parts& marked(std::string_view text, std::initializer_list<std::string_view> marks = {kDsmlMark}) {
+    for (;;) {
+      std::string_view first;
+      size_t at = text.size();
+      for (const std::string_view mark : marks)
+        if (const size_t found = text.find(mark); found < at) at = found, first = mark;
+      parts_.push_back({std::string(text.substr(0, at))});
+      if (first.empty()) return *this;
+      parts_.push_back({std::string(first), true});
+      text.remove_prefix(at + first.size());
+    }
+  }
+
+  std::vector<PromptPart> take() { return std::move(parts_); }
+
+ private:
+  std::vector<PromptPart> parts_;
+};
+
+// One line of JSON for each function.
+std::string functions_of(const std::string& tools) {
+  std::string lines;
+  const PythonJson list = parse_python_json(tools, "the list of tools");
+  if (list.kind != PythonJson::Kind::array) fail(ErrorKind::usage, "the list of tools must be a JSON array");
+  for (const PythonJson& tool : list.values) {
+    const PythonJson* function = tool.find("function");
+    if (!function) fail(ErrorKind::usage, "a tool has no field \"function\"");
+    lines += (lines.empty() ? "" : "\n") + function->dump();
+  }
+  return lines;
+}
+
+void add_tools(Parts& parts, const std::string& tools) {
+  const std::string functions = functions_of(tools);
+  if (functions.empty()) return;
+  parts.marked(kToolsBegin, {kDsmlMark, "<think>", "</think>"}).text(functions).text(kToolsEnd);
+}
+
+void add_call(Parts& parts, const ToolCall& call) {
+  const PythonJson arguments = parse_python_json(call.arguments, "the arguments of a tool call");
+  if (arguments.kind != PythonJson::Kind::object)
+    fail(ErrorKind::usage, "the arguments of a tool call must be a JSON object");
+  parts.marked("\n<" DSML "invoke name=\"").text(call.name).text("\">\n");
+  for (size_t i = 0; i < arguments.values.size(); ++i) {
+    const PythonJson& value = arguments.values[i];
+    const bool is_string = value.kind == PythonJson::Kind::string;
+    parts.marked(i > 0 ? "\n<" DSML "parameter name=\"" : "<" DSML "parameter name=\"")
+        .text(arguments.keys[i])
+        .text(is_string ? "\" string=\"true\">" : "\" string=\"false\">")
+        .text(is_string ? value.text : value.dump())
+        .marked("</" DSML "parameter>");
+  }
+  parts.marked("\n</" DSML "invoke>");
+}
+
+void add_calls(Parts& parts, const Message& message) {
+  if (!message.calls_text.empty()) return static_cast<void>(parts.marked(message.calls_text));
+  if (message.calls.empty()) return;
+  parts.marked("\n\n<" DSML "function_calls>");
+  for (const ToolCall& call : message.calls) add_call(parts, call);
+  parts.marked("\n</" DSML "function_calls>");
+}
+
+// Results answer the calls in their order. Those of a turn that was broken off end with the last one there
+// is.
+void add_result(Parts& parts, std::span<const Message> messages, size_t i, bool thinks) {
+  const auto is_result = [&](size_t k) { return messages[k].role == Message::Role::tool; };
+  size_t first = i;
+  while (first > 0 && is_result(first - 1)) --first;
+  const size_t n_calls = first > 0 ? messages[first - 1].calls.size() : 0, n_results = i - first + 1;
+  if (n_results > n_calls)
+    fail(ErrorKind::usage, format("message %zu is a tool's result, but no call before it lacks one", i + 1),
+         "results follow the message with the calls, one for each call");
+  if (i == first) parts.text("\n\n<function_results>");
+  parts.text("\n<result>" + messages[i].content + "</result>");
+  if (n_results == n_calls || i + 1 == messages.size() || !is_result(i + 1))
+    parts.text("\n</function_results>\n\n").marked(thinks ? "<think>" : "</think>", {"<think>", "</think>"});
+}
+
+}  // namespace
+
+std::vector<PromptPart> dsml_parts(std::span<const Message> messages, size_t i, bool thinks) {
+  Parts parts;
+  const Message& message = messages[i];
+  if (message.role == Message::Role::system && !message.tools.empty()) add_tools(parts, message.tools);
+  if (message.role == Message::Role::assistant) add_calls(parts, message);
+  if (message.role == Message::Role::tool) add_result(parts, messages, i, thinks);
+  return parts.take();
+}
+
+#undef DSML
+
+}  // namespace dsv32
