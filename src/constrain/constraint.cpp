@@ -21,7 +21,7 @@ constexpr size_t kMostMasks = 256;  // that are kept, of states and of terms eac
 void add(TokenTrie::Words& words, const TokenTrie::Words& more) {
   for (size_t i = 0; i < words.size(); ++i) words[i] |= more[i];
 }
-void clear(TokenTrie::Words& words, int32_t id) {
+void clear(std::span<uint32_t> words, int32_t id) {
   words[static_cast<size_t>(id) / 32] &= ~(1u << static_cast<uint32_t>(id) % 32);
 }
 
@@ -138,7 +138,14 @@ void Constraint::write_mask(std::span<uint32_t> words) {
   const std::vector<uint32_t>& mask = grammar_->mask(*trie_, places_);
   if (words.size() < mask.size())
     fail(ErrorKind::internal, format("a mask of %zu words has room for %zu", mask.size(), words.size()));
+  if (std::ranges::count(mask, 0u) == std::ssize(mask))
+    fail(ErrorKind::usage, "the schema is too ambiguous: the answer has come to where it cannot go on");
   std::fill(std::ranges::copy(mask, words.begin()).out, words.end(), 0);
+}
+
+void Constraint::write_mask_before(std::span<uint32_t> words) const {
+  std::ranges::fill(words, ~0u);
+  for (const int32_t id : trie_->ends()) clear(words, id);
 }
 
 void Constraint::push(int32_t id) {
@@ -156,6 +163,16 @@ bool Constraint::take(std::string_view bytes) {
   if (state < 0) return false;
   places_ = machine.places(state);
   return true;
+}
+
+std::unique_ptr<Constraint> Constraints::begin(const std::string& text, const Tokenizer& tokenizer) {
+  constexpr size_t kMostKept = 128;
+  if (!trie_) trie_ = make_token_trie(tokenizer);
+  if (grammars_.size() >= kMostKept)
+    std::erase_if(grammars_, [](const auto& row) { return row.second.use_count() == 1; });
+  const auto known = grammars_.find(text);
+  if (known != grammars_.end()) return std::make_unique<Constraint>(known->second, trie_);
+  return std::make_unique<Constraint>(grammars_[text] = compile_constraint(text), trie_);
 }
 
 bool Constraint::is_complete() const { return places_.front() == Machine::kEnd; }

@@ -12,8 +12,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -37,8 +39,11 @@ class Constraint {
   Constraint(std::shared_ptr<Grammar> grammar, std::shared_ptr<const TokenTrie> trie);
 
   // words [ceil(n_vocab / 32)]: bit id % 32 of word id / 32 says whether the token may come next. At least
-  // one may. Those that end an answer may where the document is complete.
+  // one may. Those that end an answer may where the document is complete. Throws Error{usage} where the
+  // schema is so ambiguous that no token is left (machine.h).
   void write_mask(std::span<uint32_t> words);
+  // The same while the document has not begun: all tokens but those that end an answer.
+  void write_mask_before(std::span<uint32_t> words) const;
   // Takes the next token, which the mask allows.
   void push(int32_t id);
   // Takes the bytes; false if no document goes on with them, and then nothing is taken.
@@ -50,6 +55,19 @@ class Constraint {
   std::shared_ptr<Grammar> grammar_;
   std::shared_ptr<const TokenTrie> trie_;
   std::vector<int32_t> places_;  // in the grammar, with what must follow
+};
+
+// The constraints of the requests to one model: equal ones are compiled once, and some stay for later
+// requests.
+class Constraints {
+ public:
+  // The constraint of a new answer. Always the same tokenizer, which must outlive the object. Throws as
+  // compile_constraint() does.
+  std::unique_ptr<Constraint> begin(const std::string& text, const Tokenizer& tokenizer);
+
+ private:
+  std::map<std::string, std::shared_ptr<Grammar>> grammars_;  // by their texts
+  std::shared_ptr<const TokenTrie> trie_;
 };
 
 }  // namespace dsv32

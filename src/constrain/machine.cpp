@@ -319,7 +319,8 @@ Machine::StateId Machine::find_step(StateId state, uint8_t byte) {
       read(at, byte, next);
     }
   const std::vector<CellId> reached = opened(std::move(next));
-  return states_[static_cast<size_t>(state)].next[byte] = reached.empty() ? -1 : state_of(reached);
+  const bool is_taken = !reached.empty() && std::ssize(reached) <= kMostPlaces;
+  return states_[static_cast<size_t>(state)].next[byte] = is_taken ? state_of(reached) : -1;
 }
 
 // Appends what may be next when `byte` is read at a cell.

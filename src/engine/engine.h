@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "constrain/constraint.h"
 #include "context/latent_cache.h"
 #include "engine/plan.h"
 #include "engine/sampler.h"
@@ -65,6 +66,7 @@ class Engine {
   const std::vector<std::string>& warnings() const { return warnings_; }
   Forward& forward() { return *forward_; }
   RowSampler& sampler() { return *sampler_; }
+  Constraints& constraints() { return constraints_; }
   LatentCache& cache() { return *cache_; }
   Loop& loop() { return *loop_; }
   PrefixCache* prefix_cache() { return prefix_cache_.get(); }  // null: prefixes are not remembered
@@ -83,6 +85,7 @@ class Engine {
   std::vector<std::string> warnings_;
   std::unique_ptr<Forward> forward_;
   std::unique_ptr<RowSampler> sampler_;
+  Constraints constraints_;
   std::unique_ptr<Loop> loop_;
 };
 

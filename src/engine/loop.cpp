@@ -163,18 +163,24 @@ void Loop::decode(std::vector<Sequence*> sequences) {
 }
 
 // Draws a token for each sequence from its row of the last step's logits. Logits that are not finite come
-// from damaged weights, or from a damaged prefix.
+// from damaged weights, or from a damaged prefix. Masks are made here, while a GPU still computes the step.
 void Loop::draw(std::span<Sequence* const> sequences) {
   std::vector<SampleRule> rules;
   int64_t n_top = -1;
   for (Sequence* sequence : sequences) {
     rules.push_back(sequence->next_rule());
-    n_top = std::max(n_top, sequence->request().options.n_top_logprobs);
+    if (!sequence->has_constraint()) continue;
+    attempt(*sequence, [&] {
+      sequence->write_mask(engine_.sampler().mask_of(std::ssize(rules) - 1, engine_.args().vocab_size));
+      rules.back().is_masked = true;
+    });
   }
+  for (Sequence* sequence : sequences) n_top = std::max(n_top, sequence->request().options.n_top_logprobs);
   std::vector<TokenRecord> drawn =
       engine_.sampler().sample(engine_.forward().logits_row(0), engine_.args().vocab_size, rules, n_top);
   for (size_t i = 0; i < sequences.size(); ++i) {
     Sequence& sequence = *sequences[i];
+    if (sequence.phase == Phase::is_done) continue;
     const int64_t n_wanted = std::max<int64_t>(sequence.request().options.n_top_logprobs, 0);
     drawn[i].top.resize(std::min(drawn[i].top.size(), static_cast<size_t>(n_wanted)));
     try {

@@ -38,6 +38,7 @@ constexpr GenerationOption kGenerationOptions[] = {
      "end the answer before TEXT; may be repeated"},
     {"top_logprobs", [](O& o) -> Field { return &o.n_top_logprobs; }, -1, kMostTopLogprobs},
     {"constraint", [](O& o) -> Field { return &o.constraint; }},
+    {"tools", [](O& o) -> Field { return &o.tools; }, 0, 1},
 };
 
 // [0, 1): SplitMix64 (Steele, Lea, Flood 2014), jumped to the n-th value of the seed's stream.

@@ -42,6 +42,7 @@ struct GenerationOptions {
   bool thinking = true;            // the prompt ended with <think>
   int64_t n_top_logprobs = -1;     // alternatives to record for each token; -1: no log-probabilities at all
   std::string constraint;          // which answers are allowed (constrain/constraint.h); empty: all
+  bool tools = false;              // the prompt has tools: calls are told apart from the answer's text
 
   // Throws Error{usage} naming the option that is out of its range.
   void check() const;

@@ -151,6 +151,9 @@ void Sequence::begin_anew() {
   if (!is_fixed) cached_.reset();
   phase = !is_fixed ? Phase::waits_for_room : request_.is_held ? Phase::decodes : Phase::waits_for_disk;
   parser_.emplace(*request_.tokenizer, request_.options.thinking);
+  const std::string& constraint = request_.options.constraint;
+  constraint_ = constraint.empty() ? nullptr : engine_.constraints().begin(constraint, *request_.tokenizer);
+  calls_ = request_.options.tools ? std::optional<CallParser>(std::in_place) : std::nullopt;
   stops_ = StopStrings(request_.options.stops);
   begun_ = Clock::now();
   next_token_ = request_.is_held ? request_.prompt.back() : -1;
@@ -167,10 +170,11 @@ void Sequence::admit(OpenSequence cached) {
 }
 
 // How many tokens of the prompt are remembered for others: in thinking mode the next turn's prompt drops the
-// thinking, and so differs from this prompt from the last <｜Assistant｜> on.
+// thinking, and so differs from this prompt from the last <｜Assistant｜> on. With tools the next prompt may
+// bring results, and keep it.
 int64_t Sequence::n_reusable_prompt() const {
   const std::optional<int32_t> mark = request_.tokenizer->find(kAssistantMark);
-  if (request_.options.thinking && mark)
+  if (request_.options.thinking && !request_.options.tools && mark)
     for (size_t i = request_.prompt.size(); i-- > 0;)
       if (request_.prompt[i] == *mark) return static_cast<int64_t>(i);
   return std::numeric_limits<int64_t>::max();
@@ -204,6 +208,10 @@ void Sequence::read_prompt() try {
   interrupt();
 }
 
+void Sequence::write_mask(std::span<uint32_t> words) {
+  parser_->is_thinking() ? constraint_->write_mask_before(words) : constraint_->write_mask(words);
+}
+
 // After max_thinking tokens of thinking, </think> takes the place of the drawn token.
 void Sequence::push(const TokenRecord& drawn) {
   const GenerationOptions& options = request_.options;
@@ -215,17 +223,22 @@ void Sequence::push(const TokenRecord& drawn) {
   if (options.n_top_logprobs >= 0 && next_token_ == drawn.chosen.id) result_.logprobs.push_back(drawn);
   ++result_.n_completion_tokens;
   if (thinks) ++result_.n_thinking_tokens;
+  if (constraint_ && !thinks) constraint_->push(next_token_);
   if (request_.tokenizer->is_end_of_generation(next_token_)) return finish(FinishReason::stop);
   const CompletionParser::Delta delta = parser_->push(next_token_);
-  tell(delta.reasoning, stops_.push(delta.content));
+  tell(delta);
   if (stops_.found()) return finish(FinishReason::stop);
   if (context_left() == 0 || result_.n_completion_tokens == options.max_tokens ||
       result_.n_answer_tokens() == options.max_answer)
     finish(FinishReason::length);
 }
 
-void Sequence::tell(const std::string& reasoning, const std::string& text) {
-  if (!reasoning.empty()) listener_->on_reasoning(reasoning);
+void Sequence::tell(const CompletionParser::Delta& delta) {
+  if (!delta.reasoning.empty()) listener_->on_reasoning(delta.reasoning);
+  tell_answer(stops_.push(calls_ ? calls_->push(delta.content) : delta.content));
+}
+
+void Sequence::tell_answer(const std::string& text) {
   if (text.empty()) return;
   result_.completion.content += text;
   listener_->on_answer(text);
@@ -234,14 +247,22 @@ void Sequence::tell(const std::string& reasoning, const std::string& text) {
 void Sequence::finish(FinishReason reason) {
   result_.finish_reason = reason;
   if (phase == Phase::decodes) {
-    const CompletionParser::Delta delta = parser_->finish();
-    tell(delta.reasoning, stops_.push(delta.content));
-    tell({}, stops_.finish());
+    tell(parser_->finish());
+    if (calls_) finish_calls(reason != FinishReason::stop);
+    tell_answer(stops_.finish());
     result_.completion.reasoning = parser_->completion().reasoning;
     result_.completion.thinking_closed = parser_->completion().thinking_closed;
     result_.decode_seconds = seconds_since(begun_);
   }
   phase = Phase::is_done;
+}
+
+void Sequence::finish_calls(bool is_cut) {
+  tell_answer(stops_.push(calls_->finish(is_cut)));
+  CallParser::Found found = calls_->found();
+  Completion& completion = result_.completion;
+  completion.calls = std::move(found.calls), completion.calls_text = std::move(found.text);
+  completion.is_call_cut = found.is_cut, completion.call_fault = std::move(found.fault);
 }
 
 void Sequence::fail(const Error& error) {

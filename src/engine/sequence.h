@@ -23,6 +23,7 @@
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "text/call_parser.h"
 
 namespace dsv32 {
 
@@ -115,6 +116,10 @@ class Sequence : public SequenceState {
   void read_prompt();
   // How the next token is to be drawn.
   SampleRule next_rule() const { return request_.options.sampling.rule(n_drawn()); }
+  // Writes which tokens may be drawn next. Only if its request has a constraint. Throws Error{usage} as
+  // Constraint::write_mask() does.
+  bool has_constraint() const { return constraint_ != nullptr; }
+  void write_mask(std::span<uint32_t> words);
   // Takes the drawn token. If the answer goes on, next_token() is the next one to be computed.
   void push(const TokenRecord& drawn);
   int32_t next_token() const { return next_token_; }
@@ -143,8 +148,10 @@ class Sequence : public SequenceState {
   int64_t n_reusable_prompt() const;
   void remember();
   void prompt_nears(int64_t n_done);
-  void tell(const std::string& reasoning, const std::string& text);
+  void tell(const CompletionParser::Delta& delta);
+  void tell_answer(const std::string& text);
   void finish(FinishReason reason);
+  void finish_calls(bool is_cut);
 
  protected:
   Engine& engine_;
@@ -158,6 +165,8 @@ class Sequence : public SequenceState {
   Request request_;
   Listener* listener_ = nullptr;
   std::optional<CompletionParser> parser_;
+  std::unique_ptr<Constraint> constraint_;  // null: none
+  std::optional<CallParser> calls_;         // of a request with tools
   StopStrings stops_{{}};
   Clock::time_point begun_;  // when the prompt, then the answer, began
   int32_t next_token_ = -1;

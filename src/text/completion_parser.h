@@ -8,8 +8,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/text.h"
+#include "text/chat_format.h"
 #include "text/tokenizer.h"
 
 namespace dsv32 {
@@ -42,6 +44,12 @@ struct Completion {
   std::string reasoning;
   std::string content;
   bool thinking_closed = false;  // </think> came
+  // Of an answer to a prompt with tools (CallParser): the calls, how the model wrote them, whether the answer
+  // was cut within them, and why some are no calls.
+  std::vector<ToolCall> calls = {};
+  std::string calls_text = {};
+  bool is_call_cut = false;
+  std::string call_fault = {};
 };
 
 // In thinking mode the prompt has ended with <think>: everything up to </think> is reasoning, the rest the

@@ -134,7 +134,9 @@ void to_json(ReadJson& json, const GenerationOptions& options);
 void from_json(const ReadJson& json, GenerationOptions& options);  // bounds are not checked
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Request, prompt, decoded, options, talk)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Completion, reasoning, content, thinking_closed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ToolCall, name, arguments, id)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Completion, reasoning, content, thinking_closed, calls, calls_text,
+                                   is_call_cut, call_fault)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TokenLogprob, id, logprob)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TokenRecord, chosen, top)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Forward::BufferTally, n_rows, n_misses)
