@@ -250,13 +250,13 @@ void Conversation::print_tokens(const std::string&) {
   constexpr size_t kShownChars = 50;
   int64_t n_before = 0;
   for (size_t i = 0; i < talk_.messages.size(); ++i) {
-    const auto& [role, content, reasoning] = talk_.messages[i];
-    const char* who = role == Message::Role::system ? "system"
-                      : role == Message::Role::user ? "you"
-                                                    : "answer";
+    const Message& message = talk_.messages[i];
+    const char* who = message.role == Message::Role::system ? "system"
+                      : message.role == Message::Role::user ? "you"
+                                                            : "answer";
     const int64_t n = n_tokens(i + 1);
     say(format("%9s  %-6s  %s", with_thousands(n - n_before).c_str(), who,
-               visible(content, false, kShownChars).c_str()));
+               visible(message.content, false, kShownChars).c_str()));
     n_before = n;
   }
   say(format("%9s  of %s tokens of context", with_thousands(n_before).c_str(),
