@@ -10,11 +10,11 @@
 namespace dsv32 {
 namespace {
 
-int32_t required_mark(const Tokenizer& tokenizer, const char* name) {
+int32_t required_mark(const Tokenizer& tokenizer, ChatKind kind, const char* name) {
   const std::optional<int32_t> id = tokenizer.find(name);
   if (!id)
     fail(ErrorKind::model, format("the model's vocabulary has no token %s", name),
-         "the chat format of DeepSeek-V3.2 needs it; a prompt can still be given raw");
+         format("the chat format %s needs it; a prompt can still be given raw", traits_of(kind).name));
   return *id;
 }
 
@@ -34,14 +34,18 @@ std::vector<Message> with_tools(std::vector<Message> messages, std::string tools
   return messages;
 }
 
-ChatFormat::ChatFormat(const Tokenizer& tokenizer)
+ChatFormat::ChatFormat(const Tokenizer& tokenizer, std::optional<ChatKind> named)
     : tokenizer_(tokenizer),
-      user_(required_mark(tokenizer, "<｜User｜>")),
-      assistant_(required_mark(tokenizer, kAssistantMark)),
-      think_(required_mark(tokenizer, "<think>")),
-      end_think_(required_mark(tokenizer, "</think>")) {}
+      kind_(named ? *named : find_chat_kind(tokenizer).kind),
+      user_(required_mark(tokenizer, kind_, "<｜User｜>")),
+      assistant_(required_mark(tokenizer, kind_, kAssistantMark)) {
+  if (traits_of(kind_).thinking == ChatTraits::Thinking::never) return;
+  think_ = required_mark(tokenizer, kind_, "<think>");
+  end_think_ = required_mark(tokenizer, kind_, "</think>");
+}
 
 std::vector<ChatFormat::Item> ChatFormat::layout(std::span<const Message> messages, bool thinking) const {
+  if (kind_ != ChatKind::v3_2) return layout_earlier(messages, thinks(kind_, thinking));
   std::vector<Item> items{{tokenizer_.bos_id()}};
   // Texts with no mark between them, as of two system messages in a row, are encoded as one.
   const auto add_text = [&](const std::string& text) {

@@ -1,4 +1,5 @@
 // A conversation as the model was trained to read it: the prompt format of DeepSeek-V3.2 (encoding_dsv32.py).
+// The formats of other models are in chat_kind.h.
 //
 //   <BOS>{system}<｜User｜>{q1}<｜Assistant｜></think>{a1}<EOS><｜User｜>{q2}<｜Assistant｜><think>
 //
@@ -11,10 +12,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "text/chat_kind.h"
 #include "text/tokenizer.h"
 
 namespace dsv32 {
@@ -47,13 +50,17 @@ std::vector<Message> with_tools(std::vector<Message> messages, std::string tools
 
 class ChatFormat {
  public:
-  // `tokenizer` must outlive the object. Throws Error{model} naming the special token that its vocabulary
-  // lacks.
-  explicit ChatFormat(const Tokenizer& tokenizer);
+  // The format of the model's file, or the `named` one. `tokenizer` must outlive the object. Throws
+  // Error{model} naming the special token that its vocabulary lacks.
+  explicit ChatFormat(const Tokenizer& tokenizer, std::optional<ChatKind> named = {});
 
-  // The prompt for `messages`. An assistant message after the last user message is a finished turn: in
-  // thinking mode it is {reasoning}</think>{content}<EOS>. Throws Error{usage} for tools, calls or results
-  // that cannot be written (dsml.h).
+  ChatKind kind() const { return kind_; }
+  bool has_tools() const { return traits_of(kind_).has_tools; }
+
+  // The prompt for `messages`, with thinks(kind(), thinking). An assistant message after the last user
+  // message is a finished turn: in thinking mode it is {reasoning}</think>{content}<EOS> in V3.2's format;
+  // others drop all reasoning. Throws Error{usage} for tools in a format without
+  // them, and for tools, calls or results that cannot be written (dsml.h).
   std::vector<int32_t> encode(std::span<const Message> messages, bool thinking) const;
 
   // The same prompt as text, with the names of marks.
@@ -66,9 +73,14 @@ class ChatFormat {
     std::string text = {};  // only for kText
   };
   std::vector<Item> layout(std::span<const Message> messages, bool thinking) const;
+  // chat_format_earlier.cpp
+  std::vector<Item> layout_earlier(std::span<const Message> messages, bool thinking) const;
+  void begin_answer(std::vector<Item>& items, bool thinking) const;
 
   const Tokenizer& tokenizer_;
-  int32_t user_, assistant_, think_, end_think_;
+  ChatKind kind_;
+  int32_t user_, assistant_;
+  int32_t think_ = -1, end_think_ = -1;  // of formats that think
 };
 
 }  // namespace dsv32

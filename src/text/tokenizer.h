@@ -59,6 +59,8 @@ class Tokenizer {
   std::optional<int32_t> find(std::string_view name) const;
   int32_t bos_id() const { return vocabulary_.bos_id; }
   int32_t eos_id() const { return vocabulary_.eos_id; }
+  // The file's; empty if it has none.
+  std::string_view chat_template() const { return vocabulary_.chat_template; }
   int32_t n_vocab() const { return static_cast<int32_t>(vocabulary_.tokens.size()); }
 
  protected:

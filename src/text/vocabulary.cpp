@@ -112,6 +112,7 @@ Vocabulary load_vocabulary(const GgufFile& file) {
   vocabulary.model = required(file.get_string("tokenizer.ggml.model"), "tokenizer.ggml.model");
   vocabulary.pre = file.get_string("tokenizer.ggml.pre").value_or("");
   check_kind(vocabulary);
+  vocabulary.chat_template = file.get_string("tokenizer.chat_template").value_or("");
   vocabulary.tokens = load_strings(file, "tokenizer.ggml.tokens");
   for (const int32_t type : required(file.get_i32s("tokenizer.ggml.token_type"), "tokenizer.ggml.token_type"))
     vocabulary.types.push_back(static_cast<TokenType>(type));

@@ -1,6 +1,8 @@
 // The vocabulary as the model file states it: tokens, their types and scores, the merges, and the ids of BOS
 // and EOS.
 //
+// The chat template is only looked at for names of marks (chat_kind.h).
+//
 // A plain struct, so that a test or a tool can make one without a GGUF file. load_vocabulary() reads one and
 // refuses kinds that dsv32 has no tokenizer for; check_vocabulary() finds contradictions in the contents, and
 // Tokenizer::make() calls it. A token's id is its index in `tokens`.
@@ -34,11 +36,12 @@ struct Vocabulary {
   int32_t bos_id = -1;
   int32_t eos_id = -1;
   bool add_space_prefix = false;  // "llama": a space is put before each text
+  std::string chat_template;      // tokenizer.chat_template; empty: the file has none
 };
 
-// Reads the tokenizer.ggml.* keys. tokenizer.ggml.add_bos_token is not read: published files disagree about
-// it and the prompt format begins with BOS in any case. Throws Error{model} naming the key that is absent or
-// not supported.
+// Reads the tokenizer.ggml.* keys and tokenizer.chat_template. tokenizer.ggml.add_bos_token is not read:
+// published files disagree about it and the prompt format begins with BOS in any case. Throws Error{model}
+// naming the key that is absent or not supported.
 Vocabulary load_vocabulary(const GgufFile& file);
 
 // Throws Error{model} for: no tokens, arrays of different lengths, a type that does not exist, an empty,

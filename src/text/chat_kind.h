@@ -1,0 +1,56 @@
+// Which chat formats there are, how they differ, and which of them a model's file means.
+//
+//   v3    <BOS>{system}<｜User｜>{q1}<｜Assistant｜>{a1}<EOS><｜User｜>{q2}<｜Assistant｜>
+//   v3.1  <BOS>{system}<｜User｜>{q1}<｜Assistant｜></think>{a1}<EOS><｜User｜>{q2}<｜Assistant｜><think>
+//   r1    <BOS>{system}<｜User｜>{q1}<｜Assistant｜>{a1}<EOS><｜User｜>{q2}<｜Assistant｜><think>\n
+//   v3.2  as v3.1 where there are only one system message and no tools
+//
+// A file's format is found by its vocabulary and by names in the text of tokenizer.chat_template, which is
+// never executed. The first that holds decides:
+//
+//   1. the vocabulary has neither <think> nor </think>: v3. (V3, V3-0324.)
+//   2. vocabulary or template have ｜DSML｜, the mark of V3.2's tool calls: v3.2. (Its makers published no
+//      template, so that its files have none, V3.1's, or one of others.)
+//   3. the template does not name <｜Assistant｜>, or there is none: v3.2.
+//   4. the template writes <｜Assistant｜></think>: v3.1. (V3.1, V3.1-Terminus, V3.2-Exp.)
+//   5. the template names </think>, where it drops earlier reasoning: r1. (R1, R1-0528.)
+//   6. v3.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "text/tokenizer.h"
+
+namespace dsv32 {
+
+enum class ChatKind { v3, v3_1, r1, v3_2 };
+
+struct ChatTraits {
+  enum class Thinking { never, optional, always };
+  // What goes from the content of an earlier answer that its sender has not split: all up to the first or to
+  // the last "</think>".
+  enum class Dropped { nothing, to_first, to_last };
+
+  const char* name;  // as --chat-format takes it
+  Thinking thinking;
+  const char* after_think;  // text behind the <think> that ends a prompt
+  Dropped dropped;
+  bool has_tools;
+};
+
+const ChatTraits& traits_of(ChatKind kind);
+// Whether answers think: `wanted`, unless the format leaves no choice. Throws Error{usage} if it leaves none
+// and somebody `is_asking` for the other.
+bool thinks(ChatKind kind, bool wanted, bool is_asking = false);
+std::vector<std::string> chat_format_names();  // in the order of ChatKind
+
+struct FoundChatKind {
+  ChatKind kind;
+  const char* reason;  // "the file's template writes <｜Assistant｜></think>"
+};
+
+// By the rule above. It does not say that the vocabulary has all marks of the format.
+FoundChatKind find_chat_kind(const Tokenizer& tokenizer);
+
+}  // namespace dsv32
