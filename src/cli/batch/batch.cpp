@@ -15,7 +15,6 @@
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
-#include "text/chat_format.h"
 
 namespace dsv32 {
 namespace {
@@ -36,6 +35,7 @@ BatchRequest default_request(const Options& options) {
   BatchRequest request;
   request.prompt.system = read_system(options);
   request.is_raw = options.is_raw;
+  request.chat_format = options.chat_format;
   return request;
 }
 
@@ -260,12 +260,9 @@ int run_many(const Options& options) {
 }
 
 Prompt prompt_of(const BatchRequest& request, const Tokenizer& tokenizer) {
-  const bool thinking = request.options.thinking;
-  if (request.messages.empty()) return make_prompt(tokenizer, request.prompt, request.is_raw, thinking);
-  Prompt prompt;
-  prompt.ids = ChatFormat(tokenizer).encode(request.messages, thinking);
-  prompt.thinking = thinking;
-  return prompt;
+  const ChatChoice choice{request.chat_format, request.options.thinking, request.is_thinking_asked};
+  if (request.messages.empty()) return make_prompt(tokenizer, request.prompt, request.is_raw, choice);
+  return make_prompt(tokenizer, request.messages, choice);
 }
 
 BatchRunner::BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer, Write write,

@@ -170,7 +170,8 @@ std::optional<bool> read_thinking_field(JsonFields& body, int64_t& max_thinking,
 }
 
 // Whether to think. Several fields may say so, and must agree.
-void read_thinking(JsonFields& body, GenerationOptions& options, const LineMaker::Tell& tell) {
+void read_thinking(JsonFields& body, BatchRequest& request, const LineMaker::Tell& tell) {
+  GenerationOptions& options = request.options;
   std::string asker;
   std::optional<bool> asked;
   const auto note = [&](const std::string& name, std::optional<bool> value) {
@@ -188,6 +189,7 @@ void read_thinking(JsonFields& body, GenerationOptions& options, const LineMaker
     for (const char* key : {"thinking", "enable_thinking"}) note(fields.name_of(key), fields.truth(key));
     tell_unknown(fields, tell);
   }
+  request.is_thinking_asked = asked || effort;
   options.thinking = asked.value_or(effort ? *effort != "none" : options.thinking);
 }
 
@@ -210,7 +212,7 @@ void read_options(JsonFields& body, BatchRequest& request, const LineMaker::Tell
   read_seed(body, request);
   if (const ReadJson* stop = body.find("stop")) options.stops = parse_stops(*stop);
   read_logprobs(body, options.n_top_logprobs);
-  read_thinking(body, options, tell);
+  read_thinking(body, request, tell);
 }
 
 void read_body(JsonFields& body, BatchRequest& request, const LineMaker::Tell& tell) {
@@ -288,6 +290,7 @@ void add_prompt(Sha256& hash, const BatchRequest& request) {
   hash.add_field(request.prompt.user);
   hash.add_number(request.is_raw);
   hash.add_number(request.is_completion);
+  if (request.chat_format) hash.add_field(traits_of(*request.chat_format).name);
 }
 
 void add_value(Sha256& hash, float value) { hash.add(&value, sizeof value); }

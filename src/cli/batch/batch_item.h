@@ -32,11 +32,13 @@ namespace dsv32 {
 struct BatchRequest {
   std::vector<Message> messages;  // or, when there are none:
   PromptText prompt;
-  bool is_raw = false;           // the prompt is rendered already
-  bool is_completion = false;    // for /v1/completions, whose form the answer has
-  GenerationOptions options;     // the line's, with the command's for those that it lacks
-  bool has_seed = false;         // options.sampling.seed is the line's own
-  bool has_random_seed = false;  // the line asks for a random seed
+  bool is_raw = false;                  // the prompt is rendered already
+  bool is_completion = false;           // for /v1/completions, whose form the answer has
+  GenerationOptions options;            // the line's, with the command's for those that it lacks
+  std::optional<ChatKind> chat_format;  // the command's
+  bool is_thinking_asked = false;       // the line itself says whether to think
+  bool has_seed = false;                // options.sampling.seed is the line's own
+  bool has_random_seed = false;         // the line asks for a random seed
 };
 
 // 400: the request is wrong or not supported; 413: it is too long for the context; 500: any other error.

@@ -16,9 +16,9 @@ namespace dsv32 {
 namespace {
 
 // A resumed talk's next prompt with an empty question: its prefix does not depend on the question.
-std::vector<int32_t> known_prompt(Talk talk, const Tokenizer& tokenizer) {
+std::vector<int32_t> known_prompt(Talk talk, const Tokenizer& tokenizer, std::optional<ChatKind> format) {
   talk.ask({});
-  return ChatFormat(tokenizer).encode(talk.messages, talk.thinking);
+  return ChatFormat(tokenizer, format).encode(talk.messages, talk.thinking);
 }
 
 void report_talk(const HeldTalk& talk, const std::string& model) {
@@ -43,7 +43,7 @@ int chat_command(const Options& options) {
          "dsv32 run answers a prompt in a pipe");
   HeldTalk talk(options, read_system(options));
   Model model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
-    prefixes.prefetch(known_prompt(talk, tokenizer), talk.decoded);
+    prefixes.prefetch(known_prompt(talk, tokenizer, options.chat_format), talk.decoded);
   });
   const std::string name = model_name(model.path());
   if (!options.quiet) {
@@ -57,7 +57,7 @@ Conversation::Conversation(const Options& options, const Terminal& terminal, Mod
     : options_(with_recommended(options, model.file())),
       terminal_(terminal),
       model_(model),
-      format_(model.tokenizer()),
+      format_(model.tokenizer(), options.chat_format),
       editor_(terminal.is_in, terminal.can_draw, stop_,
               terminal.is_in && options.keeps_history ? history_path() : "", complete),
       seed_(choose_seed(options)),
@@ -173,7 +173,7 @@ void Conversation::answer() {
                          .wraps = terminal_.can_redraw},
                         status, stop_, [this](const Message& answer) { try_save(&answer); });
   options_.generation.sampling.seed = seed_++;
-  options_.generation.thinking = talk_.thinking;
+  options_.generation.thinking = thinks(format_.kind(), talk_.thinking);
   try {
     const GenerationResult result = generate(model_,
                                              {.tokenizer = &model_.tokenizer(),

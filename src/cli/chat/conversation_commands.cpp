@@ -195,7 +195,7 @@ void Conversation::set(const std::string& words) {
 // Prints the setting of this name; all, if it is empty.
 void Conversation::print_settings(const std::string& name) const {
   GenerationOptions options = options_.generation;
-  options.sampling.seed = seed_, options.thinking = talk_.thinking;
+  options.sampling.seed = seed_, options.thinking = thinks(format_.kind(), talk_.thinking);
   std::string line;
   for (const GenerationOption& option : generation_options())
     if (option.setting && (name.empty() || name == option.setting))
@@ -205,10 +205,10 @@ void Conversation::print_settings(const std::string& name) const {
 
 void Conversation::set_thinking(const std::string& word) {
   if (word == "on" || word == "off")
-    talk_.thinking = word == "on";
+    talk_.thinking = thinks(format_.kind(), word == "on", true);
   else if (!word.empty())
     return say("think takes on or off");
-  say(talk_.thinking ? "thinking is on" : "thinking is off");
+  say(thinks(format_.kind(), talk_.thinking) ? "thinking is on" : "thinking is off");
 }
 
 // The former answer stays when no new one begins.

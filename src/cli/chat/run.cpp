@@ -83,10 +83,8 @@ int run_command(const Options& options) {
   const std::vector<TokenRun> decoded = talk ? talk->decoded : std::vector<TokenRun>();
   const auto start = std::chrono::steady_clock::now();
   const auto prompt_with = [&](const Tokenizer& tokenizer) {
-    if (!talk) return make_prompt(tokenizer, text, options.is_raw, options.generation.thinking);
-    return Prompt{.ids = ChatFormat(tokenizer).encode(talk->messages, talk->thinking),
-                  .rendered = {},
-                  .thinking = talk->thinking};
+    if (!talk) return make_prompt(tokenizer, text, options.is_raw, chat_choice(options));
+    return make_prompt(tokenizer, talk->messages, {options.chat_format, talk->thinking});
   };
   Model model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
     prefixes.prefetch(prompt_with(tokenizer).ids, decoded);

@@ -148,7 +148,7 @@ std::vector<int32_t> prompt_tokens(const Options& options, const GgufFile& file,
   const PromptText text = is_given ? read_prompt(options, true) : PromptText{{}, kText};
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
   report_tokenizer(*tokenizer, options);
-  std::vector<int32_t> ids = make_prompt(*tokenizer, text, true, false).ids;
+  std::vector<int32_t> ids = make_prompt(*tokenizer, text, true, {}).ids;
   if (!is_given) {
     const std::vector<int32_t> again = tokenizer->encode(kText, false);
     while (ids.size() < n_least) ids.insert(ids.end(), again.begin(), again.end());

@@ -33,9 +33,25 @@ std::string shape_text(const GgufTensor& tensor) {
   return text + "]";
 }
 
+// The chat format that a file's messages get, or nothing; and why.
+struct FileChat {
+  const char* name = nullptr;
+  std::string reason;
+};
+
+FileChat chat_of(const GgufFile& file) try {
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
+  const ChatFormat format(*tokenizer);
+  return {traits_of(format.kind()).name, find_chat_kind(*tokenizer).reason};
+} catch (const Error& error) {
+  return {nullptr, error.what()};
+}
+
 std::string model_text(const GgufFile& file) {
-  std::string text = format("%s: %zu part(s), %s, %zu tensors\n\n", visible(file.path()).c_str(),
+  const FileChat chat = chat_of(file);
+  std::string text = format("%s: %zu part(s), %s, %zu tensors\n", visible(file.path()).c_str(),
                             file.n_parts(), human_bytes(file.n_bytes()).c_str(), file.tensors().size());
+  text += format("chat format: %s: %s\n\n", chat.name ? chat.name : "none", visible(chat.reason).c_str());
   for (const auto& info : file.describe_metadata())
     text += format("%-48s %-10s %s\n", visible(info.key).c_str(), info.type.c_str(), info.value.c_str());
   text += "\n";
@@ -48,6 +64,7 @@ std::string model_text(const GgufFile& file) {
 }
 
 Json model_json(const GgufFile& file) {
+  const FileChat chat = chat_of(file);
   Json metadata = Json::array(), tensors = Json::array();
   for (const auto& info : file.describe_metadata())
     metadata.push_back(
@@ -62,6 +79,8 @@ Json model_json(const GgufFile& file) {
   return {{"path", sanitize_utf8(file.path())},
           {"parts", file.n_parts()},
           {"bytes", file.n_bytes()},
+          {"chat_format",
+           {{"name", chat.name ? Json(chat.name) : Json()}, {"reason", sanitize_utf8(chat.reason)}}},
           {"metadata", metadata},
           {"tensors", tensors}};
 }
@@ -111,8 +130,7 @@ int inspect_tokens(const Options& options) {
 
 int inspect_prompt(const Options& options) {
   const PromptText text = read_prompt(options, is_terminal(STDIN_FILENO));
-  const Prompt prompt =
-      make_prompt(*find_tokenizer(options), text, options.is_raw, options.generation.thinking);
+  const Prompt prompt = make_prompt(*find_tokenizer(options), text, options.is_raw, chat_choice(options));
   if (options.json)
     write_out(Json{{"prompt", sanitize_utf8(prompt.rendered)}, {"tokens", prompt.ids}}.dump() + "\n");
   else

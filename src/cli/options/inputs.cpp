@@ -17,7 +17,6 @@
 #include "cli/options/flags.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"
-#include "text/chat_format.h"
 
 namespace dsv32 {
 namespace {
@@ -148,6 +147,13 @@ bool names_stdin(const Options& options) {
          options.system_file == "-" || std::ranges::count(options.files, "-") > 0;
 }
 
+// Whether a prompt that was rendered already ends with <think>, perhaps with a line end behind it.
+bool ends_in_thinking(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  const std::optional<int32_t> think = tokenizer.find("<think>");
+  if (!ids.empty() && tokenizer.bytes_of(ids.back()) == "\n") ids = ids.first(ids.size() - 1);
+  return think && !ids.empty() && ids.back() == *think;
+}
+
 }  // namespace
 
 std::string find_model(const Options& options) {
@@ -211,7 +217,18 @@ PromptText read_prompt(const Options& options, bool is_in_terminal) {
   return text;
 }
 
-Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_raw, bool thinking) {
+ChatChoice chat_choice(const Options& options) {
+  return {options.chat_format, options.generation.thinking, options.is_thinking_given()};
+}
+
+Prompt make_prompt(const Tokenizer& tokenizer, std::span<const Message> messages, const ChatChoice& choice) {
+  const ChatFormat chat(tokenizer, choice.format);
+  const bool thinking = thinks(chat.kind(), choice.thinking, choice.is_asking);
+  return {chat.encode(messages, thinking), chat.render(messages, thinking), thinking};
+}
+
+Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_raw,
+                   const ChatChoice& choice) {
   const std::string bos(tokenizer.piece(tokenizer.bos_id()));
   const bool begins_with_bos = text.user.starts_with(bos);
   Prompt prompt;
@@ -220,11 +237,7 @@ Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_r
     std::vector<Message> messages;
     if (!text.system.empty()) messages.push_back({Message::Role::system, text.system, {}});
     messages.push_back({Message::Role::user, text.user, {}});
-    const ChatFormat chat(tokenizer);
-    prompt.thinking = thinking;
-    prompt.ids = chat.encode(messages, thinking);
-    prompt.rendered = chat.render(messages, thinking);
-    return prompt;
+    return make_prompt(tokenizer, messages, choice);
   }
   if (!text.system.empty())
     fail(ErrorKind::usage,
@@ -235,7 +248,7 @@ Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_r
   if (prompt.ids.empty() || prompt.ids[0] != tokenizer.bos_id())
     prompt.ids.insert(prompt.ids.begin(), tokenizer.bos_id());
   prompt.rendered = (begins_with_bos ? "" : bos) + text.user;
-  prompt.thinking = tokenizer.find("<think>") == prompt.ids.back();
+  prompt.thinking = ends_in_thinking(tokenizer, prompt.ids);
   return prompt;
 }
 

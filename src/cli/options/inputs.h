@@ -6,10 +6,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "cli/options/options.h"
+#include "text/chat_format.h"
 #include "text/tokenizer.h"
 
 namespace dsv32 {
@@ -42,15 +45,27 @@ PromptText read_prompt(const Options& options, bool is_in_terminal);
 // The system prompt alone, as `chat` needs it. Empty when there is none.
 std::string read_system(const Options& options);
 
+// How messages become a prompt.
+struct ChatChoice {
+  std::optional<ChatKind> format = {};  // nothing: the file's
+  bool thinking = true;                 // where the format leaves the choice
+  bool is_asking = false;               // a format that does not is refused
+};
+ChatChoice chat_choice(const Options& options);
+
 struct Prompt {
   std::vector<int32_t> ids;
   std::string rendered;   // the ids as text, special tokens by name
-  bool thinking = false;  // it ends with <think>
+  bool thinking = false;  // it ends in thinking
   bool is_raw = false;    // it was rendered already
 };
 
 // A text with `is_raw`, or one that begins with the BOS token's name, is rendered already. Throws
-// Error{usage} for a system prompt beside it, Error{model} when the vocabulary lacks a chat format's token.
-Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_raw, bool thinking);
+// Error{usage} for a system prompt beside it, and what the other function throws.
+Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_raw, const ChatChoice& choice);
+
+// Throws Error{model} when the vocabulary lacks a token of the chat format, Error{usage} when the format
+// leaves no choice of thinking, or has no tools.
+Prompt make_prompt(const Tokenizer& tokenizer, std::span<const Message> messages, const ChatChoice& choice);
 
 }  // namespace dsv32

@@ -16,6 +16,7 @@
 #include "engine/loop.h"
 #include "engine/plan.h"
 #include "gguf/gguf.h"
+#include "text/chat_kind.h"
 #include "weights/synthetic.h"
 
 namespace dsv32 {
@@ -111,6 +112,7 @@ struct Options {
   bool leaves_stdin = false;          // standard input is read only where `-` names it
   std::string system_text, system_file;
   bool is_raw = false;
+  std::optional<ChatKind> chat_format;  // nothing: the file's
   bool is_thinking_given() const { return given.contains("think") || given.contains("no-think"); }
 
   std::string talk;           // its name; empty when --talk is absent

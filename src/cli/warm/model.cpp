@@ -169,6 +169,10 @@ void Model::open_file() {
   if (tokenizer_) return;  // requests point to this one
   path_ = file_->path();
   tokenizer_ = load_tokenizer(*file_);
+  // Said before the weights are loaded.
+  if (!options_.is_raw)
+    thinks(options_.chat_format.value_or(find_chat_kind(*tokenizer_).kind), options_.generation.thinking,
+           options_.is_thinking_given());
 }
 
 void Model::load(const Prefetch& prefetch) try {
