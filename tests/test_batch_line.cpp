@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_supported_is_refused_by_name) {
            {R"("presence_penalty":-1)", "presence_penalty"},
            {R"("repetition_penalty":1.1)", "repetition_penalty"},
            {R"("logit_bias":{"5":1})", "logit_bias"},
-           {R"("response_format":{"type":"json_object"})", "response_format"},
+           {R"("response_format":{"type":"json_schema"})", "response_format.json_schema is missing"},
            {R"("tools":[{"type":"function"}])", "tools"},
            {R"("tool_choice":"required")", "tool_choice"},
            {R"("functions":[{}])", "functions"},
@@ -156,16 +156,12 @@ BOOST_AUTO_TEST_CASE(what_is_not_supported_is_refused_by_name) {
 // What other programs know and would change the answer; and with the values that change nothing it is taken.
 BOOST_AUTO_TEST_CASE(fields_of_other_programs_are_not_passed_over) {
   for (const char* field : {R"("repeat_penalty":1.3)",
-                            R"("guided_json":{"type":"object"})",
                             R"("guided_choice":["a"])",
                             R"("guided_regex":"a")",
                             R"("guided_grammar":"a")",
                             R"("grammar":"root ::= \"a\"")",
-                            R"("json_schema":{})",
-                            R"("structured_outputs":{"json":{}})",
                             R"("regex":"a")",
                             R"("ebnf":"a")",
-                            R"("format":"json")",
                             R"("min_tokens":30)",
                             R"("ignore_eos":true)",
                             R"("stop_token_ids":[1])",
@@ -202,6 +198,67 @@ BOOST_AUTO_TEST_CASE(fields_of_other_programs_are_not_passed_over) {
     "top_n_sigma":-1,"grammar":"","guided_json":null,"skip_special_tokens":true,"typical_p":1,
     "reasoning_format":"deepseek","modalities":["text"],"stream_options":{"include_usage":true})"));
   BOOST_TEST(told.empty());
+}
+
+// The schema's keys keep the order of the line, since it is that of the answer's properties.
+BOOST_AUTO_TEST_CASE(the_document_that_a_line_asks_for) {
+  const std::string schema = R"({"type":"object","properties":{"b":{"type":"integer"},"a":{}}})";
+  const std::string constraint = R"({"schema":)" + schema + "}", object = R"({"schema":{"type":"object"}})";
+  const auto asked = [](const std::string& field) {
+    return request_of(chat("," + field)).options.constraint;
+  };
+  for (
+      const std::string& field :
+      {R"("response_format":{"type":"json_schema","json_schema":{"name":"n","description":"d","strict":true,"schema": )" +
+           schema + "}}",
+       R"("response_format":{"type":"json_object","schema":)" + schema + "}", R"("format":)" + schema,
+       R"("json_schema":)" + schema, R"("guided_json":)" + schema,
+       R"("structured_outputs":{"json":)" + schema + R"(,"regex":null})"}) {
+    BOOST_TEST(asked(field) == constraint, field);
+    BOOST_TEST(request_of(R"({"prompt":"p",)" + field + "}").options.constraint == constraint, field);
+  }
+  BOOST_TEST(asked(R"("response_format":{"type":"json_object"})") == object);
+  BOOST_TEST(asked(R"("format":"json")") == object);
+  BOOST_TEST(asked(R"("guided_json":false,"response_format":null)") == R"({"schema":false})");
+  BOOST_TEST(told.empty());
+  // Lines differ by their schemas, and one asks for any text where the command asks for a document.
+  BOOST_TEST((line_of(chat(R"(,"guided_json":true)")).digest != line_of(chat("")).digest));
+  BatchRequest document = defaults();
+  document.options.constraint = object;
+  const auto under = [&](const std::string& fields) {
+    return maker(document).from_json(1, chat(fields)).request.options.constraint;
+  };
+  BOOST_TEST(under("") == object);
+  BOOST_TEST(under(R"(,"response_format":{"type":"text"})").empty());
+  BOOST_TEST(under(R"(,"guided_json":true)") == R"({"schema":true})");
+}
+
+BOOST_AUTO_TEST_CASE(documents_that_cannot_be_had) {
+  const std::string deep = std::string(63, '[') + "1" + std::string(63, ']');
+  BOOST_TEST(request_of(R"({"url":"/v1/chat/completions","body":{"messages":[{"role":"user","content":"x"}],)"
+                        R"("response_format":{"type":"json_schema","json_schema":{"schema":{"const":)" +
+                        deep + "}}}}}")
+                 .options.constraint.size() > deep.size());
+  for (const auto& [field, why] : std::vector<std::pair<std::string, std::string>>{
+           {R"("response_format":"json")", "response_format is no JSON object"},
+           {R"("response_format":{})", "response_format.type is '', expected text"},
+           {R"("response_format":{"type":"json"})", "response_format.type is 'json'"},
+           {R"("response_format":{"type":"json_object","value":{}})",
+            "response_format.value is not supported"},
+           {R"("response_format":{"type":"text","schema":{}})", "response_format.schema is not supported"},
+           {R"("response_format":{"type":"json_schema","json_schema":{"name":"n"}})",
+            "response_format.json_schema.schema is missing"},
+           {R"("response_format":{"type":"json_schema","json_schema":{"schema":{},"grammar":"x"}})",
+            "response_format.json_schema.grammar is not supported"},
+           {R"("response_format":{"type":"json_schema","json_schema":{"schema":{},"strict":1}})",
+            "response_format.json_schema.strict is 1"},
+           {R"("response_format":{"type":"json_schema","json_schema":{"schema":3}})", "response_format: "},
+           {R"("guided_json":{"type":"array","uniqueItems":true})", "uniqueItems"},
+           {R"("guided_json":{},"format":"json")", "format and guided_json are both given"},
+           {R"("structured_outputs":{"choice":["a"]})", "structured_outputs.choice is not supported"},
+           {R"("response_format":{"type":"json_object"},"stop":"}")", "stop would cut"}})
+    BOOST_TEST(contains(why_refused(chat("," + field)), why),
+               field << ": " << why_refused(chat("," + field)));
 }
 
 BOOST_AUTO_TEST_CASE(thinking_as_others_ask_for_it) {

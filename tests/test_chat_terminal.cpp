@@ -412,7 +412,13 @@ BOOST_AUTO_TEST_CASE(commands) {
   BOOST_TEST(contains(chat.say("/set top-p 3"), "top-p"));
   BOOST_TEST(contains(chat.say("/set colour 3"), "/set takes one of"));
   BOOST_TEST(contains(chat.say("/set"),
-                      "temp 0.5, top-p 0.95, top-k 0, min-p 0, n 2, think-max -1, seed 7, think off"));
+                      "temp 0.5, top-p 0.95, top-k 0, min-p 0, n 2, think-max -1, seed 7, think off, "
+                      "schema off"));
+  BOOST_TEST(contains(chat.say("/set schema true"), "\r\nschema {\"schema\":true}\r\n"));
+  BOOST_TEST(contains(chat.say("/set schema absent.json"), "there is no file absent.json with a schema"));
+  BOOST_TEST(contains(chat.say("/set schema -"), "the messages are on standard input"));
+  BOOST_TEST(contains(chat.say("/set schema"), "\r\nschema {\"schema\":true}\r\n"));
+  BOOST_TEST(contains(chat.say("/set schema off"), "\r\nschema off\r\n"));
   BOOST_TEST(contains(chat.say("/system"), "there is no system prompt"));
   BOOST_TEST(contains(chat.say("/system Be brief."), "Be brief."));
   BOOST_TEST(contains(chat.say("/retry"), "there is no answer yet"));
@@ -487,6 +493,7 @@ BOOST_AUTO_TEST_CASE(tab_completes) {
   completed("/sta", "> /stats");
   completed("/set to", "> /set top-");
   completed("/think o", "> /think o");
+  completed("/set schema " + home.temp.file("fol"), "> /set schema " + home.temp.file("folder/"));
   completed("/file " + home.temp.file("fol"), "> /file " + home.temp.file("folder/"));
   completed("/file " + home.temp.file("folder/a "), "> /file " + home.temp.file("folder/a file.txt"));
   completed("compare @" + home.temp.file("folder/al"), "> compare @" + home.temp.file("folder/alone.txt"));

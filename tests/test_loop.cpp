@@ -303,7 +303,7 @@ BOOST_AUTO_TEST_CASE(thinking_and_answer_have_limits_of_their_own) {
   BOOST_TEST(answered(0, -1, -1).n_completion_tokens == 0);
 
   const auto n_most = [](int64_t max_answer, int64_t max_thinking, int64_t max_tokens, bool thinking) {
-    return GenerationOptions{{}, max_answer, max_thinking, max_tokens, {}, thinking, -1}.n_most();
+    return GenerationOptions{{}, max_answer, max_thinking, max_tokens, {}, thinking, -1, {}}.n_most();
   };
   BOOST_TEST(
       (n_most(-1, -1, -1, true) == -1 && n_most(7, -1, -1, true) == -1 && n_most(7, -1, 9, true) == 9));

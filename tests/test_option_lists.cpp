@@ -157,10 +157,10 @@ BOOST_AUTO_TEST_CASE(every_generation_option_goes_everywhere) {
     }
     if (option.flag)
       BOOST_TEST(std::ranges::any_of(flags(), [&](const Flag& flag) { return flag.option == &option; }));
-    BOOST_TEST(
-        (option.flag || option.is_batch_field ||
-         std::ranges::count(std::vector<std::string>{"seed", "thinking", "top_logprobs"}, option.name)),
-        option.name << " cannot be given");
+    BOOST_TEST((option.flag || option.is_batch_field ||
+                std::ranges::count(std::vector<std::string>{"seed", "thinking", "top_logprobs", "constraint"},
+                                   option.name)),
+               option.name << " cannot be given");
   }
 }
 

@@ -8,7 +8,10 @@
 #include "cli/inspect/inspect.h"
 #include "cli/options/flags.h"
 #include "cli/options/options.h"
+#include "cli/options/schema.h"
 #include "tests/support/contains.h"
+#include "tests/support/settings_file.h"
+#include "tests/support/temp_dir.h"
 
 using namespace dsv32;
 
@@ -127,6 +130,68 @@ BOOST_AUTO_TEST_CASE(flags_that_contradict_each_other) {
     BOOST_TEST(!complaint(Command::run, words).empty(), "no complaint about " << words[0]);
   BOOST_TEST(contains(complaint(Command::chat, {"hello"}), "hello"));
   BOOST_TEST(!complaint(Command::inspect_logits, {"--tokens", "1"}).empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_schema_in_each_of_its_forms) {
+  const auto constraint = [](const Words& words) { return run_options(words).generation.constraint; };
+  const std::string of_file = R"({"type":"object","properties":{"b":{},"a":{}}})";
+  const TempDir dir;
+  const auto file = [&](const std::string& name, const std::string& text) {
+    write_file(dir.file(name), text);
+    return dir.file(name);
+  };
+  BOOST_TEST(constraint({"hi"}).empty());
+  BOOST_TEST(constraint({"hi", "--schema", file("a, b", "\n" + of_file + "\n")}) ==
+             R"({"schema":)" + of_file + "}");
+  BOOST_TEST(constraint({"hi", "--schema", " " + of_file}) == R"({"schema":)" + of_file + "}");
+  BOOST_TEST(constraint({"hi", "--schema", "true"}) == R"({"schema":true})");
+  BOOST_TEST(constraint({"hi", "--json-only"}) == R"({"schema":true})");
+  const std::string person = R"({"schema":{"type":"object","properties":{"name":{"type":"string"},)"
+                             R"("age":{"type":"integer"},"tags":{"type":"string"}},)"
+                             R"("required":["name","age","tags"],"additionalProperties":false}})";
+  for (const char* form : {"name, age int, tags", "name str,age  int,,tags,", "name\n age int\r\n\ntags\n"})
+    BOOST_TEST(constraint({"hi", "--schema", form}) == person, form);
+  const Json described = parse_short_schema("ok bool : yes, or no \nfrom-to_2 float:a:b\n\xc3\xa9: ");
+  BOOST_TEST(described["properties"].dump() == R"({"ok":{"type":"boolean","description":"yes, or no"},)"
+                                               R"("from-to_2":{"type":"number","description":"a:b"},)"
+                                               "\"\xc3\xa9\":{\"type\":\"string\"}}");
+  for (const auto& [given, why] : std::vector<std::pair<std::string, std::string>>{
+           {"", "--schema is empty"},
+           {"absent.json", "there is no file absent.json with a schema"},
+           {"my folder/absent.json", "is none of str, int, float and bool"},
+           {"age integer, name", "the type 'integer' of a field"},
+           {"age int in years, name", "is no name and type"},
+           {"a, a int", "the field ' a int' is there twice"},
+           {": what, b", "is no name and type"},
+           {"{\"type\":", "the schema: invalid JSON"},
+           {"{\"uniqueItems\":true}", "uniqueItems"},
+           {".", "there is no file . with a schema"}})
+    BOOST_TEST(contains(complaint(Command::run, {"hi", "--schema", given}), why), given);
+  const std::string broken = file("broken", "{"), number = file("number", "7"),
+                    large = file("large", std::string((1 << 20) + 1, ' '));
+  BOOST_TEST(contains(complaint(Command::batch, {"in", "-o", "out", "--schema", broken}),
+                      broken + ": invalid JSON"));
+  BOOST_TEST(contains(complaint(Command::chat, {"--schema", number}), number + ": "));
+  BOOST_TEST(contains(complaint(Command::run, {"hi", "--schema", large}), "is longer than"));
+}
+
+BOOST_AUTO_TEST_CASE(what_a_document_cannot_be_had_with) {
+  for (const auto& [command, words, why] : std::vector<std::tuple<Command, Words, std::string>>{
+           {Command::run, {"--schema", "true", "--json-only", "x"}, "both given"},
+           {Command::run, {"--schema", "true", "--stop", "}", "x"}, "stop would cut"},
+           {Command::run, {"--json-only", "--stop", "}", "x"}, "stop would cut"},
+           {Command::run, {"--schema", "true", "--thinking", "stdout", "x"}, "--thinking takes show or hide"},
+           {Command::run, {"--schema", "-", "-"}, "more than once"},
+           {Command::run, {"--schema", "-", "-f", "-"}, "more than once"},
+           {Command::run, {"--schema", "-", "--lines"}, "more than once"},
+           {Command::batch, {"--schema", "-", "-", "-o", "x"}, "more than once"},
+           {Command::batch, {"--schema", "-", "-i", "-", "-o", "x"}, "more than once"},
+           {Command::chat, {"--schema", "-"}, "standard input"}})
+    BOOST_TEST(contains(complaint(command, words), why), joined(words));
+  BOOST_TEST(complaint(Command::run, {"--schema", "true", "--thinking", "stdout", "--json", "x"}).empty());
+  const SettingsFile settings("stop = x\n");
+  BOOST_TEST(run_options({"--json-only", "hi"}).generation.stops.empty());
+  BOOST_TEST(run_options({"hi"}).generation.stops.size() == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(help_before_everything_else) {

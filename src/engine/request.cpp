@@ -37,7 +37,7 @@ constexpr GenerationOption kGenerationOptions[] = {
     {"stops", [](O& o) -> Field { return &o.stops; }, 0, 0, nullptr, "stop", "TEXT",
      "end the answer before TEXT; may be repeated"},
     {"top_logprobs", [](O& o) -> Field { return &o.n_top_logprobs; }, -1, kMostTopLogprobs},
-    {"constraint", [](O& o) -> Field { return &o.constraint; }},
+    {"constraint", [](O& o) -> Field { return &o.constraint; }, 0, 0, "schema"},
     {"tools", [](O& o) -> Field { return &o.tools; }, 0, 1},
 };
 
@@ -71,6 +71,8 @@ void GenerationOptions::check() const {
     };
     std::visit(check, option.field(copy));
   }
+  if (!constraint.empty() && !stops.empty())
+    fail(ErrorKind::usage, "stop would cut the document or the calls that the answer has to be");
 }
 
 void SamplingOptions::check() const {

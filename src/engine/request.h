@@ -44,7 +44,8 @@ struct GenerationOptions {
   std::string constraint;          // which answers are allowed (constrain/constraint.h); empty: all
   bool tools = false;              // the prompt has tools: calls are told apart from the answer's text
 
-  // Throws Error{usage} naming the option that is out of its range.
+  // Throws Error{usage} naming the option that is out of its range, and for stops beside a constraint. Does
+  // not compile the constraint.
   void check() const;
   // The most tokens that these limits allow for thinking, its end and the answer; -1: no limit.
   int64_t n_most() const;

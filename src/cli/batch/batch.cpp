@@ -73,7 +73,7 @@ class Batch : Listener {
     if (is_json())
       for (const std::string& line : batch_failures(tally_)) tell(line);
     if (stop_.is_requested()) return stop_.exit_code();
-    return tally_.n_all_failed() > 0 ? kSomeFailed : 0;
+    return tally_.n_all_failed() > 0 ? kSomeFailed : has_cut_document_ ? kNoWholeAnswer : 0;
   }
 
  private:
@@ -153,9 +153,10 @@ class Batch : Listener {
     ++tally_.n_answered;
     tally_.tokens +=
         {item.result.n_prompt_tokens, item.result.n_cached_tokens, item.result.n_completion_tokens};
-    if (!is_json() && item.result.finish_reason != FinishReason::stop && !options_.quiet) {
+    if (!is_json() && item.result.finish_reason != FinishReason::stop) {
       const bool has_begun = !item.result.completion.content.empty();
-      tell("note: " + item.name() + (has_begun ? ": the answer is cut" : ": no answer"));
+      has_cut_document_ = has_cut_document_ || !item.request.options.constraint.empty();
+      if (!options_.quiet) tell("note: " + item.name() + (has_begun ? ": the answer is cut" : ": no answer"));
     }
     put(item.place, std::move(item.text));
   }
@@ -222,6 +223,7 @@ class Batch : Listener {
   std::optional<BatchItem> next_;  // waits for room
   int64_t n_places_ = 0;
   bool is_at_end_ = false, is_stopping_ = false;
+  bool has_cut_document_ = false;  // in the text that is printed; JSON says so of each answer
   BatchTally tally_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };

@@ -8,12 +8,13 @@
 
 #include "base/sha256.h"
 #include "base/text.h"
+#include "cli/batch/response_format.h"
 #include "cli/options/json.h"
 
 namespace dsv32 {
 namespace {
 
-constexpr int kLineDepth = 64;    // of nested JSON
+constexpr int kLineDepth = 80;    // of nested JSON: a schema of depth 64 in a tool in a body
 constexpr size_t kMostTold = 32;  // unknown names
 
 // Fields of requests to other programs that would change the answer and are not supported here: those of
@@ -41,9 +42,8 @@ const ReadJson& foreign() {
   "max_length": [], "n_predict": [-1], "num_predict": [-1], "n_indent": [0], "t_max_predict_ms": [-1, 0],
   "truncate": [], "truncate_prompt_tokens": [],
 
-  "response_format": [{"type": "text"}], "format": [""], "guided_json": [], "guided_regex": [],
-  "guided_choice": [], "guided_grammar": [], "structured_outputs": [{}], "structural_tag": [],
-  "json_schema": [], "grammar": [""], "regex": [""], "ebnf": [""],
+  "guided_regex": [], "guided_choice": [], "guided_grammar": [], "structural_tag": [], "grammar": [""],
+  "regex": [""], "ebnf": [""],
 
   "tools": [[]], "tool_choice": ["none", "auto"], "tool_prompt": [""], "functions": [[]],
   "function_call": ["none", "auto"], "web_search_options": [], "documents": [[]], "verbosity": ["medium"],
@@ -215,10 +215,14 @@ void read_options(JsonFields& body, BatchRequest& request, const LineMaker::Tell
   read_thinking(body, request, tell);
 }
 
-void read_body(JsonFields& body, BatchRequest& request, const LineMaker::Tell& tell) {
+void read_body(JsonFields& body, BatchRequest& request, const InOrder& in_order,
+               const LineMaker::Tell& tell) {
   refuse_foreign(body);
   body.find("model");
   read_options(body, request, tell);
+  if (std::optional<std::string> constraint = read_response_format(body, in_order))
+    request.options.constraint = std::move(*constraint);
+  request.options.check();
   if (const ReadJson* options = body.find("stream_options")) {  // usage comes with every answer
     JsonFields fields(*options, "stream_options", "stream_options.");
     fields.truth("include_usage");
@@ -240,7 +244,7 @@ void read_body(JsonFields& body, BatchRequest& request, const LineMaker::Tell& t
 }
 
 // {"method", "url", "body"} around the body.
-void read_envelope(JsonFields& line, const ReadJson& body, BatchRequest& request,
+void read_envelope(JsonFields& line, const ReadJson& body, BatchRequest& request, const InOrder& in_order,
                    const LineMaker::Tell& tell) {
   if (const std::string method = line.text("method").value_or("POST"); method != "POST")
     fail(ErrorKind::usage, format("method is '%s', expected POST", visible(method, false, 40).c_str()));
@@ -254,7 +258,8 @@ void read_envelope(JsonFields& line, const ReadJson& body, BatchRequest& request
     request.is_raw = true, request.prompt.system.clear();
   else if (fields.find("prompt"))
     fail(ErrorKind::usage, "prompt is given, /v1/chat/completions takes messages");
-  read_body(fields, request, tell);
+  read_body(
+      fields, request, [&](const std::string& pointer) { return in_order("/body" + pointer); }, tell);
   line.find("model");
   for (const std::string& name : line.unknown())
     if (fields.is_known(name) && !foreign().contains(name))
@@ -262,13 +267,17 @@ void read_envelope(JsonFields& line, const ReadJson& body, BatchRequest& request
   tell_unknown(line, tell);
 }
 
-BatchRequest read_request(JsonFields& line, BatchRequest request, const LineMaker::Tell& tell) {
+BatchRequest read_request(JsonFields& line, std::string_view text, BatchRequest request,
+                          const LineMaker::Tell& tell) {
+  const InOrder in_order = [text](const std::string& pointer) {
+    return parse_outside_json<Json>(text, kLineDepth).at(Json::json_pointer(pointer));
+  };
   if (const ReadJson* body = line.find("body"))
-    read_envelope(line, *body, request, tell);
+    read_envelope(line, *body, request, in_order, tell);
   else if (line.find("url") || line.find("method"))
     fail(ErrorKind::usage, "body is missing");
   else
-    read_body(line, request, tell);
+    read_body(line, request, in_order, tell);
   return request;
 }
 
@@ -371,7 +380,7 @@ BatchItem LineMaker::from_json(int64_t number, std::string_view json) {
     id = line.text("custom_id");
     if (id == "") fail(ErrorKind::usage, "custom_id is empty");
     is_named = true;
-    return accepted(number, id, read_request(line, defaults_, [this](const std::string& name) {
+    return accepted(number, id, read_request(line, json, defaults_, [this](const std::string& name) {
                       if (told_.size() < kMostTold && told_.insert(name).second) tell_(name);
                     }));
   } catch (...) {

@@ -17,6 +17,8 @@
 
 namespace dsv32 {
 
+inline constexpr int kNoWholeAnswer = 6;  // the exit code
+
 // Facts for the JSON fields beside an answer.
 struct AnswerFacts {
   std::string model_name;

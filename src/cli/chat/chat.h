@@ -71,6 +71,7 @@ class Conversation {
   void edit(const std::string&);
   void set_system(const std::string& text);
   void set(const std::string& words);
+  void set_schema(const std::string& given);
   void set_thinking(const std::string& word);
   void stop_thinking(const std::string&) { set_thinking("off"); }
   void print_settings(const std::string& name) const;

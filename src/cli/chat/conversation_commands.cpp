@@ -11,6 +11,7 @@
 #include "cli/chat/answer.h"
 #include "cli/chat/chat.h"
 #include "cli/options/flags.h"
+#include "cli/options/schema.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"
 
@@ -54,6 +55,12 @@ std::string base64(const std::string& bytes) {
                       reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
   text.resize(static_cast<size_t>(n));
   return text;
+}
+
+// A schema may be long, and there may be none.
+std::string shown_setting(const std::string& value) {
+  constexpr size_t kShownChars = 80;
+  return value.empty() ? "off" : visible(value, false, kShownChars);
 }
 
 }  // namespace
@@ -117,6 +124,7 @@ LineEditor::Expansion Conversation::complete(std::string_view before) {
   const auto run = command ? command->run : nullptr;
   if (run == &Conversation::attach) return expand_path(before.substr(space + 1));
   if (run == &Conversation::set && last == space + 1) return expand(word, chat_settings());
+  if (run == &Conversation::set && before.substr(space + 1).starts_with("schema ")) return expand_path(word);
   if (run == &Conversation::set_thinking) return expand(word, {"on", "off"});
   return word.starts_with('@') ? expand_path(word.substr(1)) : LineEditor::Expansion();
 }
@@ -187,6 +195,7 @@ void Conversation::set(const std::string& words) {
   if (words.empty() || (is_known && value.empty())) return print_settings(name);
   if (!is_known) return say("/set takes one of " + joined(chat_settings(), ", ") + ", and its value");
   if (name == "think") return set_thinking(value);
+  if (name == "schema") return set_schema(value);
   find_flag(flags_of(Command::chat), name)->field(options_).set({"/set " + name, value});
   if (name == "seed") seed_ = choose_seed(options_);
   print_settings("");
@@ -199,8 +208,19 @@ void Conversation::print_settings(const std::string& name) const {
   std::string line;
   for (const GenerationOption& option : generation_options())
     if (option.setting && (name.empty() || name == option.setting))
-      line += (line.empty() ? "" : ", ") + std::string(option.setting) + " " + text_of(option.field(options));
+      line += (line.empty() ? "" : ", ") + std::string(option.setting) + " " +
+              shown_setting(text_of(option.field(options)));
   say(line);
+}
+
+// Asks for documents that a schema accepts, as --schema does, or for any text again. Talks do not keep it.
+void Conversation::set_schema(const std::string& given) {
+  if (given == "-") return say("the messages are on standard input, a schema cannot be read from it");
+  GenerationOptions changed = options_.generation;
+  changed.constraint = given == "off" ? "" : read_schema(attachment_path(given), options_.quiet);
+  changed.check();
+  options_.generation = std::move(changed);
+  print_settings("schema");
 }
 
 void Conversation::set_thinking(const std::string& word) {

@@ -19,8 +19,6 @@
 namespace dsv32 {
 namespace {
 
-constexpr int kNoWholeAnswer = 6;  // the exit code
-
 // The seed is shown when tokens were drawn at random.
 void report(const GenerationResult& result, const Options& options, const Terminal& terminal,
             const SamplingOptions& sampling) {
@@ -32,12 +30,12 @@ void report(const GenerationResult& result, const Options& options, const Termin
 }
 
 // Reports an answer that is empty or cut, though not interrupted, unless -n 0 asked for none. Returns the
-// exit code: 0 also for an answer that began and was cut by -n.
-int conclude(const GenerationResult& result, int64_t max_answer, int64_t context, bool is_quiet) {
+// exit code: 0 also for an answer that began and was cut by -n, unless it has to be a whole document.
+int conclude(const GenerationResult& result, const GenerationOptions& asked, int64_t context, bool is_quiet) {
   const bool has_begun = !result.completion.content.empty(),
-             is_as_asked = result.n_answer_tokens() == max_answer;
+             is_as_asked = result.n_answer_tokens() == asked.max_answer;
   const bool has_ended = result.finish_reason == FinishReason::stop;
-  if (max_answer == 0 || (has_begun && has_ended)) return 0;
+  if (asked.max_answer == 0 || (has_begun && has_ended)) return 0;
   const std::string why =
       has_ended     ? "the model ended before it began one"
       : is_as_asked ? "the " + with_thousands(result.n_answer_tokens()) + " tokens of -n are used up"
@@ -45,7 +43,8 @@ int conclude(const GenerationResult& result, int64_t max_answer, int64_t context
   const std::string text = (has_begun ? "the answer is cut: " : "no answer: ") + why;
   const bool is_thinking = result.n_thinking_tokens == result.n_completion_tokens;
   const char* hint = !has_begun && is_thinking ? "--think-max N ends thinking in time" : "";
-  if (!has_begun || !is_as_asked) return write_err(error_text(text, hint)), kNoWholeAnswer;
+  if (!has_begun || !is_as_asked || !asked.constraint.empty())
+    return write_err(error_text(text, hint)), kNoWholeAnswer;
   if (!is_quiet) say("note: " + text);
   return 0;
 }
@@ -125,7 +124,7 @@ int run_command(const Options& options) {
     write_out(options.is_streamed ? json.last(result) : json.whole(result) + "\n");
   report(result, options, terminal, generation.sampling);
   if (is_interrupted) return stop.end();
-  return conclude(result, generation.max_answer, model.facts().context, options.quiet);
+  return conclude(result, generation, model.facts().context, options.quiet);
 }
 
 }  // namespace dsv32

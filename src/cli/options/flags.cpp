@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/text.h"
+#include "cli/options/schema.h"
 
 namespace dsv32 {
 namespace {
@@ -384,6 +385,13 @@ const Flag kAsking[] = {
 
 // Rows behind those of generation options.
 const Flag kAnswering[] = {
+    {"schema", "FILE",
+     "the answer is a JSON document that this JSON schema accepts: a file, - for standard input, JSON "
+     "itself, "
+     "or fields in the short form \"name, age int, tags\"",
+     "Answer", kGenerating | kOnce, [](O& o) { return field(o.schema); }},
+    {"json-only", nullptr, "the answer is a JSON document", "Answer", kGenerating | kOnce,
+     [](O& o) { return FlagField{[&o](V) { o.generation.constraint = kAnyJson; }}; }},
     {"seed", "N", "of the sampler; the same seed, the same answer; -1: random", "Answer", kTalking,
      [](O& o) { return FlagField{[&o](V value) { o.seed = parse_seed(value, true); }}; },
      "random, and reported"},

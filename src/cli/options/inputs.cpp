@@ -142,11 +142,6 @@ void append_part(std::string& text, const std::string& part) {
     fail(ErrorKind::usage, format("the prompt's parts are longer than %zu bytes together", kMaxTextBytes));
 }
 
-bool names_stdin(const Options& options) {
-  return options.prompt == "-" || options.words == std::vector<std::string>{"-"} ||
-         options.system_file == "-" || std::ranges::count(options.files, "-") > 0;
-}
-
 // Whether a prompt that was rendered already ends with <think>, perhaps with a line end behind it.
 bool ends_in_thinking(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
   const std::optional<int32_t> think = tokenizer.find("<think>");
@@ -204,7 +199,7 @@ std::string read_system(const Options& options) {
 PromptText read_prompt(const Options& options, bool is_in_terminal) {
   PromptText text;
   text.system = read_system(options);
-  if (!is_in_terminal && !options.leaves_stdin && !names_stdin(options))
+  if (!is_in_terminal && !options.leaves_stdin && options.n_stdin() == 0)
     append_part(text.user, read_input("-", options));
   for (const std::string& path : options.files) append_part(text.user, read_input(path, options));
   const std::string last = options.prompt.value_or(joined(options.words));

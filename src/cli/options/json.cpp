@@ -31,13 +31,14 @@ size_t end_of_string(std::string_view text, size_t at) {
 
 }  // namespace
 
-ReadJson parse_outside_json(std::string_view text, int max_depth) {
-  const auto check_depth = [max_depth](int depth, ReadJson::parse_event_t, const ReadJson&) {
+template <typename Kind>
+Kind parse_outside_json(std::string_view text, int max_depth) {
+  const auto check_depth = [max_depth](int depth, typename Kind::parse_event_t, const Kind&) {
     if (depth > max_depth) fail(ErrorKind::usage, "the JSON is nested too deeply");
     return true;
   };
   try {
-    return ReadJson::parse(text, check_depth);
+    return Kind::parse(text, check_depth);
   } catch (const ReadJson::parse_error& error) {
     const std::string cause = cause_of(text, error.byte, error.what());
     fail(ErrorKind::usage,
@@ -47,6 +48,8 @@ ReadJson parse_outside_json(std::string_view text, int max_depth) {
     fail(ErrorKind::usage, "it holds a number that is out of range: " + visible(number, false, 40));
   }
 }
+template ReadJson parse_outside_json(std::string_view text, int max_depth);
+template Json parse_outside_json(std::string_view text, int max_depth);
 
 std::optional<std::string> salvaged_text(std::string_view text, std::string_view key) {
   const auto next = [&](size_t at) { return std::min(text.find_first_not_of(" \t\r\n", at), text.size()); };
@@ -159,7 +162,7 @@ std::string JsonFields::shown(const ReadJson& value) {
 std::vector<std::string> JsonFields::unknown() const {
   std::vector<std::string> names;
   for (const auto& field : json_.items())
-    if (!known_.contains(field.key())) names.push_back(name_of(field.key()));
+    if (!known_.contains(field.key()) && !field.value().is_null()) names.push_back(name_of(field.key()));
   return names;
 }
 

@@ -21,9 +21,10 @@ namespace dsv32 {
 using ReadJson = nlohmann::json;      // sorted: finds a key fast among many
 using Json = nlohmann::ordered_json;  // keys stay in the order of writing
 
-// Throws Error{usage} with the cause when `text` is no JSON or nests deeper than `max_depth`: a million
-// levels would take all memory.
-ReadJson parse_outside_json(std::string_view text, int max_depth);
+// `Kind`: ReadJson or Json. Throws Error{usage} with the cause when `text` is no JSON or nests deeper than
+// `max_depth`: a million levels would take all memory.
+template <typename Kind = ReadJson>
+Kind parse_outside_json(std::string_view text, int max_depth);
 
 // The text of the field `key` in an object with an error elsewhere. Nothing when the field is missing, is no
 // text, or is there twice.
@@ -52,7 +53,7 @@ class JsonFields {
 
   // Whether the field was ever asked for, present or absent.
   bool is_known(const std::string& key) const { return known_.contains(key); }
-  // The fields that were never asked for, by their names in messages.
+  // The fields that are there and were never asked for, by their names in messages.
   std::vector<std::string> unknown() const;
 
  private:

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/options/flags.h"
+#include "cli/options/schema.h"
 #include "cli/terminal/user_files.h"
 
 namespace dsv32 {
@@ -21,9 +22,9 @@ constexpr size_t kMostSettingsBytes = 1 << 20;
 
 // Pairs of flags that contradict each other: one on the command line hides the other in the settings file.
 constexpr const char* kRivals[][2] = {
-    {"model", "synthetic"}, {"model", "type"},           {"system", "system-file"},
-    {"system", "raw"},      {"system-file", "raw"},      {"quiet", "verbose"},
-    {"think", "no-think"},  {"ordered", "retry-failed"}, {"color", "no-color"},
+    {"model", "synthetic"}, {"model", "type"},    {"system", "system-file"}, {"system", "raw"},
+    {"system-file", "raw"}, {"quiet", "verbose"}, {"think", "no-think"},     {"ordered", "retry-failed"},
+    {"color", "no-color"},  {"stop", "schema"},   {"stop", "json-only"},
 };
 
 struct Line : GivenFlag {
@@ -108,6 +109,20 @@ void refuse_if(bool is_wrong, const std::string& why) {
   if (is_wrong) fail(ErrorKind::usage, why);
 }
 
+// Flags beside those that ask for a JSON document.
+void check_document(const Options& options) {
+  const bool has_schema = options.given.contains("schema"), is_any = options.given.contains("json-only");
+  if (!has_schema && !is_any) return;
+  const std::string name = has_schema ? "--schema" : "--json-only";
+  refuse_if(has_schema && is_any, "--schema and --json-only are both given, expected one of them");
+  refuse_if(has_schema && options.schema.empty(), "--schema is empty");
+  refuse_if(options.schema == "-" && options.command == Command::chat,
+            "the messages of a chat are on standard input, --schema cannot be read from it");
+  refuse_if(options.command == Command::run && !options.json &&
+                options.thinking_display == ThinkingDisplay::on_stdout,
+            name + " leaves standard output to the document, --thinking takes show or hide beside it");
+}
+
 void check_together(const Options& options) {
   const BatchOptions& batch = options.batch;
   const bool is_batch = options.command == Command::batch, is_each_or_lines = batch.is_each || batch.is_lines;
@@ -143,9 +158,8 @@ void check_together(const Options& options) {
             "--talk and --continue are both given, expected one of them");
   refuse_if(is_talk && (options.is_raw || is_each_or_lines),
             "a talk goes on with one prompt that is not rendered yet, without --raw, --each and --lines");
-  refuse_if(
-      std::ranges::count(options.files, "-") + (options.prompt == "-") + (options.system_file == "-") > 1,
-      "standard input (-) is named more than once");
+  refuse_if(options.n_stdin() > 1, "standard input (-) is named more than once");
+  check_document(options);
   refuse_if(options.command == Command::inspect_logits &&
                 (options.token_list.empty() || options.output_path.empty()),
             "inspect logits needs --tokens IDS and --out FILE");
@@ -173,7 +187,15 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
   for (const GivenFlag& flag : given.flags) flag.apply(options);
   options.words = given.words;
   check_together(options);
+  if (!options.schema.empty()) options.generation.constraint = read_schema(options.schema, options.quiet);
+  options.generation.check();
   return options;
+}
+
+int64_t Options::n_stdin() const {
+  const bool is_unnamed = command == Command::run && batch.is_lines && files.empty();
+  return std::ranges::count(files, "-") + (prompt == "-") + (words == std::vector<std::string>{"-"}) +
+         (system_file == "-") + (batch.input_path == "-") + (schema == "-") + is_unnamed;
 }
 
 uint64_t choose_seed(const Options& options) { return options.seed ? *options.seed : std::random_device{}(); }

@@ -66,7 +66,7 @@ int64_t WarmClient::add(Request request, Listener& listener) {
     check_prompt(facts_.vocab_size, facts_.context, request.prompt);
     const std::string line = warm_line({{"ask", n_added_}, {"request", request}});
     if (line.size() > most_asked_bytes(facts_.context))
-      fail(ErrorKind::usage, "the request's stops are too long for a warm process",
+      fail(ErrorKind::usage, "the request's stops or schema are too long for a warm process",
            "with --warm never the model is loaded here");
     link_.queue(line);
   } catch (...) {

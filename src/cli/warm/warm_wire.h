@@ -116,9 +116,10 @@ class WarmLink {
 inline constexpr int kWarmVersion = 1;
 // Of the process's lines: an answer's tokens with the log-probabilities of twenty others each.
 inline constexpr size_t kMostToldBytes = size_t{1} << 30;
-// Of a client's lines: a token takes up to seven digits and a comma, beside options and stops.
+// Of a client's lines: a token takes up to seven digits and a comma, beside options, stops and a constraint,
+// whose schema of 1 MiB at most doubles.
 constexpr size_t most_asked_bytes(int64_t context) {
-  return 8 * static_cast<size_t>(context) + (size_t{256} << 10);
+  return 8 * static_cast<size_t>(context) + (size_t{3} << 20);
 }
 
 // An object as a line without its end; bytes of texts become characters. warm_object() is the reverse, and

@@ -1,0 +1,28 @@
+// JSON schemas as users give them, and the text that they become in GenerationOptions::constraint.
+#pragma once
+
+#include <string>
+
+#include "cli/options/json.h"
+
+namespace dsv32 {
+
+// The constraint of --json-only: any JSON value.
+inline constexpr const char* kAnyJson = R"({"schema":true})";
+
+// The constraint under which the answer is a document that `schema` accepts. Its keys keep their order, which
+// is that of the answer's properties. Throws Error{usage} as compile_constraint() does.
+std::string schema_constraint(const Json& schema);
+
+// The same for the value of --schema or /set schema: "-" is standard input; what begins with a brace is JSON;
+// else it is the file of this name; where there is none, `true`, `false`, or the short form. A schema has at
+// most 1 MiB. Throws Error{usage} for what is none of these too.
+// `is_quiet`: does not say that it waits for standard input.
+std::string read_schema(const std::string& given, bool is_quiet);
+
+// The schema of an object in the short form of simonw/llm: fields with commas between them, or, where there
+// is more than one line, one a line. A field is a name, perhaps a type (str, the default, int, float, bool),
+// and perhaps a colon and a description. All are required, and the object has no others. Throws Error{usage}.
+Json parse_short_schema(const std::string& text);
+
+}  // namespace dsv32
