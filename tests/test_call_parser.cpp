@@ -127,6 +127,9 @@ const std::vector<Accepted>& accepted() {
       {"a" BLOCK PARIS END "\n\n<function_results>made up", "a", R"(get_weather{"city": "Paris"})"},
       {"a" BLOCK PARIS END " b" BLOCK INVOKE("f") INVOKE_END END "\n", "a",
        R"(get_weather{"city": "Paris"}; f{})"},
+      // A call's end tag is missing.
+      {BLOCK INVOKE("f") STRING("a", "x") "\n" PARIS END, "", R"(f{"a": "x"}; get_weather{"city": "Paris"})"},
+      {BLOCK INVOKE("f") STRING("a", "x") END, "", R"(f{"a": "x"})"},
       // The block's end tag is missing at the answer's end.
       {"a" BLOCK PARIS, "a", R"(get_weather{"city": "Paris"})"},
       {"a" BLOCK PARIS "\n", "a", R"(get_weather{"city": "Paris"})"},
@@ -169,7 +172,9 @@ const std::vector<Faulty>& faulty() {
       {BLOCK INVOKE("f") VALUE("a", "") INVOKE_END END, "no JSON"},
       {BLOCK INVOKE("f") VALUE("a", "[1, 2") INVOKE_END END, "no JSON"},
       {BLOCK INVOKE("f") VALUE("a", "\"\xff\"") INVOKE_END END, "no JSON"},
-      {BLOCK INVOKE("f") STRING("a", "x") END, "something other than parameters"},
+      {BLOCK INVOKE("f") END, "something other than parameters"},
+      {BLOCK INVOKE("f") PARIS END, "something other than parameters"},
+      {BLOCK INVOKE("f") STRING("a", "x") "<" DSML "invoked" END, "something other than calls"},
       // One fault spoils the block: half of what the model wanted is not done.
       {BLOCK PARIS "\n" INVOKE("f") VALUE("a", "x") INVOKE_END END, "no JSON"},
       // No end, though the answer has ended by itself.

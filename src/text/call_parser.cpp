@@ -68,7 +68,7 @@ std::string CallParser::finish(bool is_cut) {
   if (is_cut && (state_ != State::text || in_mark)) {
     found_.is_cut = true;
     found_.text += std::exchange(buffer_, {});
-  } else if (state_ == State::invokes && !calls_.empty() && unread().empty()) {
+  } else if (state_ == State::invokes && !calls_.empty() && at_ == buffer_.size()) {
     end_block();
   } else if (state_ != State::text) {
     fail_block("the block of tool calls does not end");
@@ -102,7 +102,7 @@ bool CallParser::read_invokes() {
   if (end == Match::yes) return calls_.empty() ? fail_block("a block of tool calls is empty") : end_block();
   const Match invoke = read_tag(kInvoke, attributes);
   if (invoke == Match::yes) return begin_invoke(attributes);
-  if (end == Match::open || invoke == Match::open) return false;
+  if (std::max(end, invoke) == Match::open) return false;
   return fail_block("a block of tool calls holds something other than calls");
 }
 
@@ -118,10 +118,12 @@ bool CallParser::read_parameters() {
   std::string_view attributes;
   if (!skip_space()) return false;
   const Match end = read_tag(kInvokeEnd, attributes);
-  if (end == Match::yes) return calls_.back().arguments += '}', enter(State::invokes);
+  // The model goes on without it: to the next call, or out of the block.
+  const Match next = names_.empty() ? Match::no : std::max(match(kInvoke), match(kBlockEnd));
+  if (end == Match::yes || next == Match::yes) return calls_.back().arguments += '}', enter(State::invokes);
   const Match parameter = read_tag(kParameter, attributes);
   if (parameter == Match::yes) return begin_value(attributes);
-  if (end == Match::open || parameter == Match::open) return false;
+  if (std::max({end, next, parameter}) == Match::open) return false;
   if (buffer_[at_] == '{' && names_.empty()) return enter(State::json);
   return fail_block("a tool call holds something other than parameters");
 }
@@ -184,10 +186,16 @@ bool CallParser::skip_space() {
   return at_ < buffer_.size();
 }
 
+// Whether the text goes on with `word`.
+CallParser::Match CallParser::match(std::string_view word) const {
+  const std::string_view unread = std::string_view(buffer_).substr(at_);
+  return unread.starts_with(word) ? Match::yes : word.starts_with(unread) ? Match::open : Match::no;
+}
+
 // A tag that begins with `word`. If it is all there, `attributes` is what stands between `word` and its >,
 // and at_ is behind it. An opening tag ends at the first > after a quote.
 CallParser::Match CallParser::read_tag(std::string_view word, std::string_view& attributes) {
-  if (!unread().starts_with(word)) return word.starts_with(unread()) ? Match::open : Match::no;
+  if (const Match begun = match(word); begun != Match::yes) return begun;
   const size_t begin = at_ + word.size(), last = at_ + kMaxTagBytes;
   const bool is_end = word[1] == '/';
   for (size_t close = std::max(searched_, begin);; ++close) {

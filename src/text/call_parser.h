@@ -12,8 +12,9 @@
 //   faulty block    another tag or text between tags, an attribute missing, a parameter given twice, a value
 //   with
 //                   string="false" that is no JSON, an answer that ends within the block by itself: no call
-//                   of the block counts, the block is shown as text, and `fault` says why. Only the block's
-//                   own end tag may be missing at the answer's end.
+//                   of the block counts, the block is shown as text, and `fault` says why. Two end tags may
+//                   be missing, because nothing else can follow there: a call's after its parameters, where
+//                   the next call begins or the block ends, and the block's at the answer's end.
 //   cut block       the answer was cut within the block or its mark: no call of the block counts, it is not
 //                   shown, and `is_cut` says so.
 //
@@ -50,7 +51,7 @@ class CallParser {
 
  private:
   enum class State { text, invokes, parameters, value, json };
-  enum class Match { no, yes, open };  // open: more text will tell
+  enum class Match { no, open, yes };  // open: more text will tell
 
   // Each reads one thing and returns whether to go on; false: it waits for more text.
   bool seek_mark();
@@ -65,9 +66,9 @@ class CallParser {
   bool fail_block(const char* fault);
 
   bool skip_space();
+  Match match(std::string_view word) const;
   Match read_tag(std::string_view word, std::string_view& attributes);
   bool read_until(std::string_view word, std::string_view& text);
-  std::string_view unread() const { return std::string_view(buffer_).substr(at_); }
   void release(size_t end);
 
   State state_ = State::text;
