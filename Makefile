@@ -112,10 +112,12 @@ archs:  ## check that the CUDA half compiles for each compute capability of ARCH
 cuda_objects: $(CUDA_OBJECTS)
 
 FUZZ_SECONDS ?= 60
-fuzz: deps fuzz_deps $(BUILD)/fuzz_gguf  ## fuzz the GGUF reader for FUZZ_SECONDS (60)
-	@mkdir -p build/fuzz_corpus
-	$(BUILD)/fuzz_gguf -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=512 -timeout=5 -print_final_stats=1 \
-	    -artifact_prefix=build/ build/fuzz_corpus tests/fuzz/corpus
+FUZZ_FLAGS = -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=512 -timeout=5 -print_final_stats=1 -artifact_prefix=build/
+fuzz: deps fuzz_deps $(BUILD)/fuzz_gguf $(BUILD)/fuzz_schema  ## fuzz the readers of GGUF and of schemas, FUZZ_SECONDS (60) each
+	@mkdir -p build/fuzz_corpus build/fuzz_schemas build/fuzz_golden
+	@sed -n 's/.*"schema":\(.*\),"\(valid\|refused\)":.*/{"schema":\1}/p' tests/golden/json_schema.json | split -l 1 -a 3 - build/fuzz_golden/
+	$(BUILD)/fuzz_gguf $(FUZZ_FLAGS) build/fuzz_corpus tests/fuzz/corpus
+	$(BUILD)/fuzz_schema $(FUZZ_FLAGS) -max_len=2000 -dict=tests/fuzz/schema.dict build/fuzz_schemas build/fuzz_golden
 
 format:  ## run clang-format over the sources
 	clang-format -i $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
@@ -191,11 +193,12 @@ $(TINY): | $(BUILD)/make_tiny_model
 	@mkdir -p $(@D)
 	$(BUILD)/make_tiny_model $@
 
-# libFuzzer comes with clang; only the reader is instrumented.
-$(BUILD)/fuzz_gguf: tests/fuzz/fuzz_gguf.cpp $(wildcard src/base/*.cpp src/gguf/*.cpp) | fuzz_deps
+# libFuzzer comes with clang; only the readers are instrumented.
+$(BUILD)/fuzz_schema: tests/support/tiny_vocabulary.cpp $(wildcard src/text/*.cpp src/constrain/*.cpp)
+$(BUILD)/fuzz_%: tests/fuzz/fuzz_%.cpp $(wildcard src/base/*.cpp src/gguf/*.cpp) | fuzz_deps
 	@echo "clang++ $@"
 	@mkdir -p $(@D)
-	@clang++ -std=c++20 -O1 -g -Wno-psabi -Isrc -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $^ $(BASE_LIBS) -o $@
+	@clang++ -std=c++20 -O1 -g -Wno-psabi -Isrc -I. -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $^ $(LDLIBS) -o $@
 
 $(BUILD)/%.o: %.cu | deps
 	@echo "nvcc $<"

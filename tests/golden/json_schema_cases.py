@@ -168,6 +168,7 @@ CASES = [
         {"properties": {"mail": STRING}, "required": ["mail"]}, {"properties": {"phone": STRING}, "required": ["phone"]}]},
      [{"id": 1, "mail": "a"}, {"id": 1, "phone": "1"}], [{"id": 1}, {"mail": "a"}, {"id": 1, "mail": 1}]),
     ("nullable reference", {"anyOf": [{"$ref": "#/$defs/p"}, NULL], "$defs": {"p": PERSON}}, [None, ADA], [{}, "", 0]),
+    ("draft 7's definitions", {"$ref": "#/definitions/a", "definitions": {"a": STRING}}, ["", "x"], [1, None]),
     # Merges.
     ("all of two objects", {"allOf": [{"type": "object", "properties": {"a": INTEGER}, "required": ["a"]}, {"type": "object", "properties": {"b": STRING}, "required": ["b"]}]},
      [{"a": 1, "b": ""}, {"a": 1, "b": "", "c": 0}], [{"a": 1}, {"b": ""}, {"a": "", "b": ""}]),

@@ -41,7 +41,7 @@ N_WALKS = (20, 1000)  # in make test, in make test-long
 ANNOTATIONS = {"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly", "$schema", "$id", "format",
                "contentEncoding", "contentMediaType", "contentSchema"}
 SUPPORTED = {"type", "properties", "required", "additionalProperties", "enum", "const", "items", "prefixItems", "minItems", "maxItems", "minLength",
-             "maxLength", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "anyOf", "oneOf", "allOf", "$ref", "$defs"}
+             "maxLength", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "anyOf", "oneOf", "allOf", "$ref", "$defs", "definitions"}
 FORMATS = ["date", "date-time", "time", "uuid"]
 
 
@@ -106,7 +106,7 @@ def is_pointer(reference):
 
 def subschemas(schema):
     """(path, subschema) of each."""
-    for keyword in ("properties", "$defs"):
+    for keyword in ("properties", "$defs", "definitions"):
         for name, sub in schema.get(keyword, {}).items():
             yield f"/{keyword}/" + name.replace("~", "~0").replace("/", "~1"), sub
     for keyword in ("prefixItems", "anyOf", "oneOf", "allOf"):

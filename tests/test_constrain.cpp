@@ -1,0 +1,226 @@
+// src/constrain against tests/golden/json_schema.json, whose validities the package jsonschema has checked:
+// every valid document can be written, byte by byte and with the tokens of any tokenisation; no invalid one
+// can end; what is not supported is refused by its path and keyword.
+#include <boost/test/unit_test.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "tests/support/constrained_vocabulary.h"
+#include "tests/support/contains.h"
+#include "tests/support/golden_schemas.h"
+
+namespace dsv32 {
+
+namespace {
+
+// Whether the bytes are a whole document.
+bool accepts(const std::shared_ptr<Grammar>& grammar, std::string_view text) {
+  Constraint constraint(grammar, demo_vocabulary().trie());
+  for (size_t at = 0; at < text.size(); ++at)
+    if (!constraint.take(text.substr(at, 1))) return false;
+  return constraint.is_complete();
+}
+
+bool accepts_any(const std::shared_ptr<Grammar>& grammar, const std::vector<std::string>& texts) {
+  return std::any_of(texts.begin(), texts.end(), [&](const auto& text) { return accepts(grammar, text); });
+}
+
+// The same document with a space after each comma and colon.
+std::string with_spaces(std::string_view text) {
+  std::string spaced;
+  bool is_inside = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    spaced += text[at];
+    if (is_inside && text[at] == '\\')
+      spaced += text[++at];
+    else if (text[at] == '"')
+      is_inside = !is_inside;
+    else if (!is_inside && (text[at] == ',' || text[at] == ':'))
+      spaced += ' ';
+  }
+  return spaced;
+}
+
+// Whether a schema gives objects or lists as values, which are written without spaces.
+bool has_compound_constant(const nlohmann::json& schema) {
+  if (!schema.is_structured()) return false;
+  for (const auto& [key, value] : schema.items()) {
+    if (key == "const" && value.is_structured()) return true;
+    if (key == "enum" &&
+        std::any_of(value.begin(), value.end(), [](const auto& one) { return one.is_structured(); }))
+      return true;
+    if (has_compound_constant(value)) return true;
+  }
+  return false;
+}
+
+bool all_ends_allowed(const std::vector<uint32_t>& mask, const ConstrainedVocabulary& vocabulary) {
+  for (const int32_t id : vocabulary.end_ids())
+    if (!is_allowed(mask, id)) return false;
+  return !vocabulary.end_ids().empty();
+}
+
+// Pushes the tokens, each of which the mask must allow. Returns where that fails, -1 when the document is
+// complete after them.
+int64_t fails_at(const std::shared_ptr<Grammar>& grammar, const ConstrainedVocabulary& vocabulary,
+                 const std::vector<int32_t>& ids) {
+  Constraint constraint(grammar, vocabulary.trie());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (!is_allowed(mask_of(constraint, vocabulary), ids[i])) return static_cast<int64_t>(i);
+    constraint.push(ids[i]);
+  }
+  const bool is_done =
+      constraint.is_complete() && all_ends_allowed(mask_of(constraint, vocabulary), vocabulary);
+  return is_done ? -1 : static_cast<int64_t>(ids.size());
+}
+
+// Of the spellings that `text` has: the first that the grammar accepts byte by byte.
+std::string accepted_spelling(const std::shared_ptr<Grammar>& grammar,
+                              const std::vector<std::string>& texts) {
+  for (const std::string& text : texts)
+    if (accepts(grammar, text)) return text;
+  return texts.front();
+}
+
+void check_tokenisations(const std::shared_ptr<Grammar>& grammar, const ConstrainedVocabulary& vocabulary,
+                         const std::string& text) {
+  BOOST_TEST_CONTEXT(text) {
+    BOOST_TEST(fails_at(grammar, vocabulary, vocabulary.tokenizer().encode(text, false)) == -1);
+    BOOST_TEST(fails_at(grammar, vocabulary, vocabulary.longest_tokens(text)) == -1);
+    BOOST_TEST(fails_at(grammar, vocabulary, vocabulary.byte_tokens(text)) == -1);
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(constrain)
+
+BOOST_AUTO_TEST_CASE(the_golden_file_has_what_is_promised) {
+  BOOST_TEST(golden_schemas().size() >= 380U);
+  BOOST_TEST(supported_schemas().size() >= 220U);
+  size_t n_valid = 0, n_invalid = 0;
+  for (const GoldenSchema& schema : golden_schemas())
+    n_valid += schema.valid.size(), n_invalid += schema.invalid.size();
+  BOOST_TEST(n_valid >= 500U);
+  BOOST_TEST(n_invalid >= 500U);
+}
+
+BOOST_AUTO_TEST_CASE(valid_documents_are_accepted) {
+  for (const GoldenSchema* schema : supported_schemas()) BOOST_TEST_CONTEXT(schema->name) {
+      std::shared_ptr<Grammar> grammar;
+      BOOST_REQUIRE_NO_THROW(grammar = compile_constraint(schema->constraint));
+      for (const std::vector<std::string>& texts : schema->valid) BOOST_TEST_CONTEXT(texts.front()) {
+          BOOST_TEST(accepts_any(grammar, texts));
+          if (!has_compound_constant(nlohmann::json::parse(schema->constraint)))
+            BOOST_TEST(accepts(grammar, with_spaces(accepted_spelling(grammar, texts))));
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(valid_documents_are_reached_by_tokens) {
+  for (const GoldenSchema* schema : supported_schemas()) BOOST_TEST_CONTEXT(schema->name) {
+      const std::shared_ptr<Grammar> grammar = compile_constraint(schema->constraint);
+      for (const std::vector<std::string>& texts : schema->valid) {
+        const std::string text = accepted_spelling(grammar, texts);
+        check_tokenisations(grammar, demo_vocabulary(), text);
+        check_tokenisations(grammar, crossing_vocabulary(), text);
+        if (!has_compound_constant(nlohmann::json::parse(schema->constraint)))
+          check_tokenisations(grammar, crossing_vocabulary(), with_spaces(text));
+      }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(invalid_documents_never_end) {
+  for (const GoldenSchema* schema : supported_schemas()) BOOST_TEST_CONTEXT(schema->name) {
+      const std::shared_ptr<Grammar> grammar = compile_constraint(schema->constraint);
+      for (const std::string& text : schema->invalid) {
+        BOOST_TEST(!accepts(grammar, text), text);
+        BOOST_TEST(!accepts(grammar, with_spaces(text)), with_spaces(text));
+      }
+      for (const std::string& text : golden_no_json()) BOOST_TEST(!accepts(grammar, text), visible(text));
+    }
+}
+
+// Tokens lead nowhere that bytes do not.
+BOOST_AUTO_TEST_CASE(invalid_documents_are_cut_off_by_tokens) {
+  for (const GoldenSchema* schema : supported_schemas()) BOOST_TEST_CONTEXT(schema->name) {
+      const std::shared_ptr<Grammar> grammar = compile_constraint(schema->constraint);
+      for (const std::string& text : schema->invalid) {
+        BOOST_TEST(fails_at(grammar, crossing_vocabulary(), crossing_vocabulary().longest_tokens(text)) >= 0,
+                   text);
+        BOOST_TEST(
+            fails_at(grammar, demo_vocabulary(), demo_vocabulary().tokenizer().encode(text, false)) >= 0,
+            text);
+      }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_not_supported_is_refused_by_name) {
+  for (const GoldenSchema& schema : golden_schemas()) {
+    if (schema.is_supported()) continue;
+    BOOST_TEST_CONTEXT(schema.name << " " << schema.constraint) {
+      BOOST_CHECK_EXCEPTION(compile_constraint(schema.constraint), Error, [&](const Error& error) {
+        BOOST_TEST_MESSAGE(schema.name << ": " << error.what());
+        const auto names = [&](const auto& place) {
+          return contains(error.what(), visible(place.first)) &&
+                 contains(error.what(), visible(place.second));
+        };
+        BOOST_TEST(visible(error.what()) == error.what());
+        BOOST_TEST(std::any_of(schema.refused.begin(), schema.refused.end(), names), error.what());
+        return error.kind() == ErrorKind::usage;
+      });
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_no_constraint_is_refused) {
+  for (const char* text : {"", "{", "1", "[]", "null", "{}", R"({"schema":{})", R"({"schema":{}} x)",
+                           R"({"tools":1})", "{\"schema\":{\"const\":\"\xff\"}}"})
+    BOOST_TEST_CONTEXT(visible(text)) {
+      BOOST_CHECK_EXCEPTION(compile_constraint(text), Error,
+                            [](const Error& error) { return error.kind() == ErrorKind::usage; });
+    }
+}
+
+// take() takes all or nothing.
+BOOST_AUTO_TEST_CASE(bytes_that_do_not_fit_change_nothing) {
+  Constraint constraint(compile_constraint(R"({"schema":{"enum":["abc","abd"]}})"), demo_vocabulary().trie());
+  BOOST_TEST(constraint.take("\"ab"));
+  BOOST_TEST(!constraint.take("c\"x"));
+  BOOST_TEST(!constraint.take("x"));
+  BOOST_TEST(!constraint.is_complete());
+  BOOST_TEST(constraint.take("d\""));
+  BOOST_TEST(constraint.is_complete());
+  BOOST_TEST(!constraint.take(" "));
+  BOOST_TEST(constraint.is_complete());
+}
+
+// Answers that share a grammar do not meet: in turns they get the masks that each gets alone.
+BOOST_AUTO_TEST_CASE(answers_that_share_a_grammar_do_not_meet) {
+  const ConstrainedVocabulary& vocabulary = crossing_vocabulary();
+  const std::string schema = R"({"schema":{"type":"array","items":{"type":["string","integer"]}}})";
+  const std::vector<std::string> texts = {R"(["a","bc",1])", "[12,345,6,7]", R"(["","\n"])"};
+  const auto masks_alone = [&](const std::string& text) {
+    Constraint constraint(compile_constraint(schema), vocabulary.trie());
+    std::vector<std::vector<uint32_t>> masks;
+    for (const char byte : text) {
+      masks.push_back(mask_of(constraint, vocabulary));
+      BOOST_REQUIRE(constraint.take({&byte, 1}));
+    }
+    return masks;
+  };
+  const std::shared_ptr<Grammar> shared = compile_constraint(schema);
+  std::vector<Constraint> together(texts.size(), Constraint(shared, vocabulary.trie()));
+  for (size_t at = 0; at < 13; ++at)
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (at >= texts[i].size()) continue;
+      BOOST_TEST(mask_of(together[i], vocabulary) == masks_alone(texts[i])[at]);
+      BOOST_REQUIRE(together[i].take(texts[i].substr(at, 1)));
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace dsv32
