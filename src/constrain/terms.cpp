@@ -279,7 +279,7 @@ void Terms::explore(Id term) {
       at_next->second.push_back(found[i]);
       if (is_new) found.push_back(next);
     }
-    n_derived_ += std::ssize(characters);
+    n_derived_ += std::ssize(characters) * (1 + std::ssize(nodes_[at(found[i])].parts));
     if (++n_explored_ > kMostExplored || n_derived_ > kMostDerived)
       fail(ErrorKind::usage, "the bounds of texts and numbers together need too many states");
   }
