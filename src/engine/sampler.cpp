@@ -57,10 +57,10 @@ const uint32_t* RowSampler::upload_masks(std::span<const SampleRule> rules, int6
     if (end == 0) first = row;
     end = row + 1;
   }
-  if (end == 0 || !device_masks_.data()) return end == 0 ? nullptr : masks_.data();
-  const std::span<uint32_t> mask = mask_of(first, vocab_size);
-  uint32_t* uploaded = device_masks_.data() + (mask.data() - masks_.data());
-  backend_.upload(uploaded, mask.data(), static_cast<size_t>(end - first) * mask.size_bytes());
+  if (end == 0) return nullptr;
+  if (!device_masks_.data()) return masks_.data();
+  const int64_t begin = first * n_mask_words(vocab_size);
+  backend_.upload(device_masks_.data() + begin, masks_.data() + begin, n_mask_bytes(end - first, vocab_size));
   return device_masks_.data();
 }
 

@@ -30,8 +30,8 @@ class RowSampler {
  public:
   // The backend has the logits and must outlive the sampler. Throws Error{memory}.
   RowSampler(Backend& backend, int64_t max_rows);
-  // Of the device; the masks with it. A device that does not work in host memory needs n_mask_bytes there
-  // too.
+  // Of the device's memory. n_mask_bytes of it are masks, which a device that does not work in host memory
+  // has there too.
   static uint64_t n_bytes(int64_t max_rows, int64_t vocab_size);
   static uint64_t n_mask_bytes(int64_t max_rows, int64_t vocab_size);
 
