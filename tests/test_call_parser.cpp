@@ -86,6 +86,9 @@ const std::vector<Accepted>& accepted() {
   static const std::vector<Accepted> all = {
       {BLOCK PARIS END, "", R"(get_weather{"city": "Paris"})"},
       {"I look." BLOCK PARIS END, "I look.", R"(get_weather{"city": "Paris"})"},
+      // What V3.2 wrote in SGLang 16122.
+      {"工具：" BLOCK INVOKE("select_name") STRING("name", "李华") "\n" VALUE("age", "20") INVOKE_END END,
+       "工具：", R"(select_name{"name": "李华", "age": 20})"},
       // Line ends before the block: none, one, many.
       {"I look.<" DSML "function_calls>\n" PARIS END, "I look.", R"(get_weather{"city": "Paris"})"},
       {"a \n<" DSML "function_calls>\n" PARIS END, "a ", R"(get_weather{"city": "Paris"})"},

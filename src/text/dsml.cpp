@@ -134,7 +134,7 @@ void add_result(Parts& parts, std::span<const Message> messages, size_t i, bool 
          "results follow the message with the calls, one for each call");
   if (i == first) parts.text("\n\n<function_results>");
   parts.text("\n<result>" + messages[i].content + "</result>");
-  if (n_results == n_calls || i + 1 == messages.size() || !is_result(i + 1))
+  if (i + 1 == messages.size() || !is_result(i + 1))
     parts.text("\n</function_results>\n\n").marked(thinks ? "<think>" : "</think>", {"<think>", "</think>"});
 }
 
