@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "constrain/machine.h"
+#include "constrain/automaton.h"
 #include "constrain/schema.h"
 #include "constrain/token_trie.h"
 #include "constrain/tools.h"
@@ -33,26 +33,27 @@ class Grammar {
 
   explicit Grammar(std::string_view text) try : spec_(parse_bounded_json(text, "the constraint")) {
     has_marks_ = spec_.contains("tools");
-    root_ = has_marks_ ? tools_node(machine_, spec_) : SchemaReader(machine_, spec_.at("schema")).document();
-    if (!machine_.prune(root_)) fail(ErrorKind::usage, "the schema accepts no document");
+    root_ =
+        has_marks_ ? tools_node(automaton_, spec_) : SchemaReader(automaton_, spec_.at("schema")).document();
+    if (!automaton_.prune(root_)) fail(ErrorKind::usage, "the schema accepts no document");
   } catch (const Json::exception&) {
     fail(ErrorKind::usage, "the constraint is none, expected an object with schema, or tools");
   }
 
-  Machine& machine() { return machine_; }
-  std::vector<Machine::CellId> begin() { return machine_.begin(root_); }
+  Automaton& automaton() { return automaton_; }
+  std::vector<Automaton::CellId> begin() { return automaton_.begin(root_); }
 
   // Before a walk: forgets states when they are too many, and the masks of another vocabulary.
   void tidy(const TokenTrie* trie) {
-    const bool is_full = machine_.n_states() >= Machine::kMostStates;
+    const bool is_full = automaton_.n_states() >= Automaton::kMostStates;
     if (trie != trie_) term_masks_.clear();
     if (trie != trie_ || is_full) masks_.clear(), others_masks_.clear();
-    if (is_full) machine_.forget_states();
+    if (is_full) automaton_.forget_states();
     trie_ = trie;
   }
 
-  const Words& mask(const TokenTrie& trie, const std::vector<Machine::CellId>& places) {
-    const Machine::StateId state = machine_.state_of(places);
+  const Words& mask(const TokenTrie& trie, const std::vector<Automaton::CellId>& places) {
+    const Automaton::StateId state = automaton_.state_of(places);
     const auto known = masks_.find(state);
     if (known != masks_.end()) return known->second;
     if (masks_.size() >= kMostMasks) masks_.clear();
@@ -61,29 +62,29 @@ class Grammar {
   }
 
  private:
-  Words find_mask(const TokenTrie& trie, Machine::StateId state) {
+  Words find_mask(const TokenTrie& trie, Automaton::StateId state) {
     Words words = others_mask(trie, state);
-    std::vector<Machine::CellId> not_texts;
-    for (const Machine::CellId place : std::vector(machine_.places(state)))
-      if (machine_.quoted_text_at(place) < 0)
+    std::vector<Automaton::CellId> not_texts;
+    for (const Automaton::CellId place : std::vector(automaton_.places(state)))
+      if (automaton_.quoted_text_at(place) < 0)
         not_texts.push_back(place);
       else
         add(words, text_mask(trie, place));
-    if (!not_texts.empty()) walk(trie.plain(), trie, machine_.state_of(not_texts), words);
+    if (!not_texts.empty()) walk(trie.plain(), trie, automaton_.state_of(not_texts), words);
     for (const int32_t id : trie.marks())
       if (!has_marks_ || trie.bytes_of(id) != "｜DSML｜") clear(words, id);
-    if (machine_.may_end(state))
+    if (automaton_.may_end(state))
       for (const int32_t id : trie.ends()) TokenTrie::set(words, id);
     return words;
   }
 
   // The tokens that are not plain. Lengths beyond what such a token can reach make no difference to them, so
   // the masks of a text that bounds its length are nearly all the same.
-  Words others_mask(const TokenTrie& trie, Machine::StateId state) {
-    std::vector<Machine::CellId> places = machine_.places(state);
-    for (Machine::CellId& place : places) place = machine_.with_length_to(place, trie.n_most_in_string());
+  Words others_mask(const TokenTrie& trie, Automaton::StateId state) {
+    std::vector<Automaton::CellId> places = automaton_.places(state);
+    for (Automaton::CellId& place : places) place = automaton_.with_length_to(place, trie.n_most_in_string());
     std::ranges::sort(places);
-    const Machine::StateId alike = machine_.state_of(places);
+    const Automaton::StateId alike = automaton_.state_of(places);
     const auto known = others_masks_.find(alike);
     if (known != others_masks_.end()) return known->second;
     if (others_masks_.size() >= kMostMasks) others_masks_.clear();
@@ -93,26 +94,26 @@ class Grammar {
   }
 
   // The plain tokens that a text in a JSON string takes.
-  const Words& text_mask(const TokenTrie& trie, Machine::CellId place) {
-    const Terms::Id term = machine_.quoted_text_at(place);
-    if (const std::optional<Terms::Length> length = machine_.terms().length(term))
+  const Words& text_mask(const TokenTrie& trie, Automaton::CellId place) {
+    const Terms::Id term = automaton_.quoted_text_at(place);
+    if (const std::optional<Terms::Length> length = automaton_.terms().length(term))
       return trie.plain_up_to(length->most);
     const auto known = term_masks_.find(term);
     if (known != term_masks_.end()) return known->second;
     if (term_masks_.size() >= kMostMasks) term_masks_.clear();
     Words words(trie.n_words());
-    walk(trie.plain(), trie, machine_.state_of({machine_.alone(place)}), words);
+    walk(trie.plain(), trie, automaton_.state_of({automaton_.alone(place)}), words);
     return term_masks_[term] = std::move(words);
   }
 
   // Adds the tokens of a tree that the automaton takes from `start`.
-  void walk(std::span<const TokenTrie::Node> nodes, const TokenTrie& trie, Machine::StateId start,
+  void walk(std::span<const TokenTrie::Node> nodes, const TokenTrie& trie, Automaton::StateId start,
             Words& words) {
-    std::vector<Machine::StateId> at(trie.n_most_bytes() + 1);  // by depth
+    std::vector<Automaton::StateId> at(trie.n_most_bytes() + 1);  // by depth
     at[0] = start;
     for (size_t i = 0; i < nodes.size();) {
       const TokenTrie::Node& node = nodes[i];
-      const Machine::StateId state = machine_.step(at[node.depth - 1u], node.byte);
+      const Automaton::StateId state = automaton_.step(at[node.depth - 1u], node.byte);
       at[node.depth] = state;
       if (state >= 0 && node.token >= 0) TokenTrie::set(words, node.token);
       i = state >= 0 ? i + 1 : static_cast<size_t>(node.next);
@@ -120,11 +121,11 @@ class Grammar {
   }
 
   const Json spec_;
-  Machine machine_;
-  Machine::NodeId root_ = -1;
+  Automaton automaton_;
+  Automaton::NodeId root_ = -1;
   bool has_marks_ = false;  // the mark of calls may come, which may be a special token
   const TokenTrie* trie_ = nullptr;
-  std::unordered_map<Machine::StateId, Words> masks_, others_masks_;
+  std::unordered_map<Automaton::StateId, Words> masks_, others_masks_;
   std::unordered_map<Terms::Id, Words> term_masks_;
 };
 
@@ -156,12 +157,12 @@ void Constraint::push(int32_t id) {
 
 bool Constraint::take(std::string_view bytes) {
   grammar_->tidy(trie_.get());
-  Machine& machine = grammar_->machine();
-  Machine::StateId state = machine.state_of(places_);
+  Automaton& automaton = grammar_->automaton();
+  Automaton::StateId state = automaton.state_of(places_);
   for (size_t i = 0; i < bytes.size() && state >= 0; ++i)
-    state = machine.step(state, static_cast<uint8_t>(bytes[i]));
+    state = automaton.step(state, static_cast<uint8_t>(bytes[i]));
   if (state < 0) return false;
-  places_ = machine.places(state);
+  places_ = automaton.places(state);
   return true;
 }
 
@@ -175,6 +176,6 @@ std::unique_ptr<Constraint> Constraints::begin(const std::string& text, const To
   return std::make_unique<Constraint>(grammars_[text] = compile_constraint(text), trie_);
 }
 
-bool Constraint::is_complete() const { return places_.front() == Machine::kEnd; }
+bool Constraint::is_complete() const { return places_.front() == Automaton::kEnd; }
 
 }  // namespace dsv32

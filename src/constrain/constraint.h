@@ -40,7 +40,7 @@ class Constraint {
 
   // words [ceil(n_vocab / 32)]: bit id % 32 of word id / 32 says whether the token may come next. At least
   // one may. Those that end an answer may where the document is complete. Throws Error{usage} where the
-  // schema is so ambiguous that no token is left (machine.h).
+  // schema is so ambiguous that no token is left (automaton.h).
   void write_mask(std::span<uint32_t> words);
   // The same while the document has not begun: all tokens but those that end an answer.
   void write_mask_before(std::span<uint32_t> words) const;

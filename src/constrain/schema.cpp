@@ -80,7 +80,7 @@ Json parse_bounded_json(std::string_view text, const std::string& name) {
   }
 }
 
-SchemaReader::SchemaReader(Machine& machine, const Json& schema) : machine_(machine), root_(schema) {
+SchemaReader::SchemaReader(Automaton& automaton, const Json& schema) : automaton_(automaton), root_(schema) {
   visit_paths(root_, "", [this](const Json& value, const std::string&) {
     places_[&value] = std::ssize(places_);
     return false;
@@ -103,16 +103,16 @@ std::vector<SchemaReader::Property> SchemaReader::properties() {
     std::vector<Terms::Id> texts;
     std::vector<NodeId> others;
     for (Shape& shape : shapes_of(shapes[0].property(name))) {
-      if ((shape.types & kString) && !shape.values) texts.push_back(shape.string_term(machine_.terms()));
+      if ((shape.types & kString) && !shape.values) texts.push_back(shape.string_term(automaton_.terms()));
       if (shape.values)
         for (const Json* value : *shape.values)
           if (value->is_string() && (shape.types & kString))
-            texts.push_back(machine_.terms().literal(value->get_ref<const std::string&>()));
+            texts.push_back(automaton_.terms().literal(value->get_ref<const std::string&>()));
       shape.types &= ~static_cast<unsigned>(kString);
       if (shape.types != 0) others.push_back(shape_node(shape));
     }
-    if (!texts.empty()) property.text = machine_.terms().either(texts);
-    if (!others.empty()) property.other = machine_.choice(others);
+    if (!texts.empty()) property.text = automaton_.terms().either(texts);
+    if (!others.empty()) property.other = automaton_.choice(others);
     all.push_back(std::move(property));
   }
   finish();
@@ -126,14 +126,14 @@ void SchemaReader::finish() {
     unread_.pop_back();
     std::vector<NodeId> nodes;
     for (const Shape& shape : shapes_of(schemas)) nodes.push_back(shape_node(shape));
-    machine_.set(placeholder, machine_.choice(nodes));
+    automaton_.set(placeholder, automaton_.choice(nodes));
   }
   for (const Values& values : values_) {
     std::vector<NodeId> nodes;
     for (const Json* value : values.values)
       if (const std::string bytes = text_of(written(*value)); accepts(values.base, bytes))
-        nodes.push_back(machine_.literal(bytes));
-    machine_.set(values.placeholder, machine_.choice(nodes));
+        nodes.push_back(automaton_.literal(bytes));
+    automaton_.set(values.placeholder, automaton_.choice(nodes));
   }
   values_.clear();
 }
@@ -144,7 +144,7 @@ SchemaReader::NodeId SchemaReader::node_of(Schemas schemas) {
   schemas.erase(std::unique(schemas.begin(), schemas.end()), schemas.end());
   const auto known = nodes_.find(schemas);
   if (known != nodes_.end()) return known->second;
-  const NodeId placeholder = machine_.placeholder();
+  const NodeId placeholder = automaton_.placeholder();
   unread_.emplace_back(schemas, placeholder);
   return nodes_[std::move(schemas)] = placeholder;
 }
@@ -154,15 +154,15 @@ SchemaReader::NodeId SchemaReader::shape_node(const Shape& shape) {
   std::vector<NodeId> nodes;
   for (const Type type : {kNull, kBoolean, kNumber, kString, kArray, kObject})
     if (shape.types & type) nodes.push_back(type_node(shape, type));
-  return machine_.choice(nodes);
+  return automaton_.choice(nodes);
 }
 
 SchemaReader::NodeId SchemaReader::type_node(const Shape& shape, Type type) {
   switch (type) {
-    case kNull: return machine_.literal("null");
-    case kBoolean: return machine_.choice({machine_.literal("true"), machine_.literal("false")});
-    case kNumber: return machine_.bare(shape.number_term(machine_.terms()));
-    case kString: return machine_.quoted(shape.string_term(machine_.terms()));
+    case kNull: return automaton_.literal("null");
+    case kBoolean: return automaton_.choice({automaton_.literal("true"), automaton_.literal("false")});
+    case kNumber: return automaton_.bare(shape.number_term(automaton_.terms()));
+    case kString: return automaton_.quoted(shape.string_term(automaton_.terms()));
     case kArray: return array_node(shape);
     default: return object_node(shape);
   }
@@ -177,32 +177,32 @@ SchemaReader::NodeId SchemaReader::values_node(Shape shape) {
   for (const Json* value : values)
     if (shape.types & type_of(*value)) fitting.push_back(value);
   if (shape.is_free()) {
-    for (const Json* value : fitting) nodes.push_back(machine_.literal(text_of(written(*value))));
-    return machine_.choice(nodes);
+    for (const Json* value : fitting) nodes.push_back(automaton_.literal(text_of(written(*value))));
+    return automaton_.choice(nodes);
   }
   for (const Json* value : fitting)
     if (value->is_structured() && !shape.properties.empty())
       refuse(*value, "objects and lists as values, beside keywords of their properties, are not supported");
-  const NodeId placeholder = machine_.placeholder();
+  const NodeId placeholder = automaton_.placeholder();
   values_.push_back({placeholder, shape_node(shape), fitting});
   return placeholder;
 }
 
 bool SchemaReader::accepts(NodeId node, const std::string& bytes) {
-  const std::vector<Machine::CellId> places = machine_.begin(node);
+  const std::vector<Automaton::CellId> places = automaton_.begin(node);
   if (places.empty()) return false;
-  Machine::StateId state = machine_.state_of(places);
+  Automaton::StateId state = automaton_.state_of(places);
   for (size_t i = 0; i < bytes.size() && state >= 0; ++i)
-    state = machine_.step(state, static_cast<uint8_t>(bytes[i]));
-  return state >= 0 && machine_.may_end(state);
+    state = automaton_.step(state, static_cast<uint8_t>(bytes[i]));
+  return state >= 0 && automaton_.may_end(state);
 }
 
 SchemaReader::NodeId SchemaReader::comma() {
-  if (!comma_) comma_ = machine_.choice({machine_.literal(","), machine_.literal(", ")});
+  if (!comma_) comma_ = automaton_.choice({automaton_.literal(","), automaton_.literal(", ")});
   return *comma_;
 }
 SchemaReader::NodeId SchemaReader::colon() {
-  if (!colon_) colon_ = machine_.choice({machine_.literal(":"), machine_.literal(": ")});
+  if (!colon_) colon_ = automaton_.choice({automaton_.literal(":"), automaton_.literal(": ")});
   return *colon_;
 }
 
@@ -212,33 +212,33 @@ SchemaReader::NodeId SchemaReader::array_node(const Shape& shape) {
     n_own = std::max(n_own, part.prefix ? part.prefix->size() : size_t{0});
   std::vector<NodeId> items;
   for (size_t i = 0; i < n_own; ++i) items.push_back(node_of(shape.item(i)));
-  return machine_.sequence(
-      {machine_.literal("["),
-       machine_.list(items, node_of(shape.item(n_own)), comma(), shape.least_items, shape.most_items),
-       machine_.literal("]")});
+  return automaton_.sequence(
+      {automaton_.literal("["),
+       automaton_.list(items, node_of(shape.item(n_own)), comma(), shape.least_items, shape.most_items),
+       automaton_.literal("]")});
 }
 
 SchemaReader::NodeId SchemaReader::object_node(const Shape& shape) {
   const std::vector<std::string> names = shape.names();
-  std::vector<Machine::Member> members;
+  std::vector<Automaton::Member> members;
   for (const std::string& name : names) {
     const NodeId value = node_of(shape.property(name));
     members.push_back(
-        {machine_.sequence({machine_.literal(text_of(name)), colon(), value}), shape.is_required(name)});
+        {automaton_.sequence({automaton_.literal(text_of(name)), colon(), value}), shape.is_required(name)});
   }
-  return machine_.sequence({machine_.literal("{"),
-                            machine_.members(members, other_member(shape, names), comma()),
-                            machine_.literal("}")});
+  return automaton_.sequence({automaton_.literal("{"),
+                              automaton_.members(members, other_member(shape, names), comma()),
+                              automaton_.literal("}")});
 }
 
 SchemaReader::NodeId SchemaReader::other_member(const Shape& shape, const std::vector<std::string>& names) {
   const Schemas schemas = shape.other_properties();
   if (std::ranges::any_of(schemas, [](const Json* schema) { return *schema == false; })) return -1;
-  Terms& terms = machine_.terms();
+  Terms& terms = automaton_.terms();
   std::vector<Terms::Id> known;
   for (const std::string& name : names) known.push_back(terms.literal(name));
   const Terms::Id others = terms.other_than(terms.either(known));
-  return machine_.sequence({machine_.quoted(others), colon(), node_of(schemas)});
+  return automaton_.sequence({automaton_.quoted(others), colon(), node_of(schemas)});
 }
 
 // --- Which schemas hold for a value
@@ -291,7 +291,7 @@ void SchemaReader::add(Shape& shape, const Json& schema) {
     if (schema.contains(key) && (!schema.at(key).is_array() || schema.at(key).empty()))
       refuse(schema, format("%s is no list of schemas", key));
   try {
-    shape.add(machine_.terms(), schema);
+    shape.add(automaton_.terms(), schema);
   } catch (const Error& error) {
     refuse(schema, error.what());
   }
@@ -345,7 +345,7 @@ bool SchemaReader::differ(const Shapes& a, const Shapes& b, int depth) {
 
 bool SchemaReader::differ(const Shape& a, const Shape& b, int depth) {
   if (a.values || b.values) return a.values ? values_differ(a, b) : values_differ(b, a);
-  Terms& terms = machine_.terms();
+  Terms& terms = automaton_.terms();
   const unsigned types = a.types & b.types;
   if (types & (kNull | kBoolean)) return false;
   if ((types & kNumber) && terms.is_possible(terms.both({a.number_term(terms), b.number_term(terms)})))

@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "constrain/machine.h"
+#include "constrain/automaton.h"
 #include "constrain/shape.h"
 
 namespace dsv32 {
@@ -26,10 +26,10 @@ Json parse_bounded_json(std::string_view text, const std::string& name);
 
 class SchemaReader {
  public:
-  using NodeId = Machine::NodeId;
+  using NodeId = Automaton::NodeId;
 
   // Both must outlive the reader.
-  SchemaReader(Machine& machine, const Json& schema);
+  SchemaReader(Automaton& automaton, const Json& schema);
 
   // The node of a document. Throws Error{usage} with the path of a schema that is refused.
   NodeId document();
@@ -88,7 +88,7 @@ class SchemaReader {
   std::string path_of(const Json& schema) const;
   [[noreturn]] void refuse(const Json& schema, const std::string& why) const;
 
-  Machine& machine_;
+  Automaton& automaton_;
   const Json& root_;
   std::unordered_map<const Json*, int64_t> places_;  // of all values, in the order of the text
   std::map<Schemas, NodeId> nodes_;                  // by schemas, in the order of their places

@@ -7,32 +7,32 @@
 namespace dsv32 {
 namespace {
 
-using NodeId = Machine::NodeId;
+using NodeId = Automaton::NodeId;
 
 const std::string kBegin = "<｜DSML｜function_calls>", kEnd = "</｜DSML｜function_calls>",
                   kEndInvoke = "</｜DSML｜invoke>", kEndParameter = "</｜DSML｜parameter>";
 
 class ToolGrammar {
  public:
-  explicit ToolGrammar(Machine& machine) : machine_(machine), line_end_(machine.literal("\n")) {}
+  explicit ToolGrammar(Automaton& automaton) : automaton_(automaton), line_end_(automaton.literal("\n")) {}
 
   NodeId calls(const std::vector<NodeId>& invokes, int64_t most) {
-    const NodeId any = machine_.choice(invokes);
-    return machine_.sequence(
-        {line_end_, machine_.list({}, any, line_end_, 1, most), line_end_, machine_.literal(kEnd)});
+    const NodeId any = automaton_.choice(invokes);
+    return automaton_.sequence(
+        {line_end_, automaton_.list({}, any, line_end_, 1, most), line_end_, automaton_.literal(kEnd)});
   }
 
   NodeId invoke(const std::string& name, NodeId parameters) {
-    return machine_.sequence({machine_.literal("<｜DSML｜invoke name=\"" + name + "\">\n"), parameters,
-                              machine_.literal("\n" + kEndInvoke)});
+    return automaton_.sequence({automaton_.literal("<｜DSML｜invoke name=\"" + name + "\">\n"), parameters,
+                                automaton_.literal("\n" + kEndInvoke)});
   }
 
   NodeId strict_parameters(const Json& schema, const std::string& tool) {
     try {
-      std::vector<Machine::Member> members;
-      for (const SchemaReader::Property& property : SchemaReader(machine_, schema).properties())
+      std::vector<Automaton::Member> members;
+      for (const SchemaReader::Property& property : SchemaReader(automaton_, schema).properties())
         members.push_back({parameter(property), property.is_required});
-      return machine_.members(members, -1, line_end_);
+      return automaton_.members(members, -1, line_end_);
     } catch (const Error& error) {
       fail(error.kind(), "tool " + visible(tool, false, 80) + ": " + error.what(), error.hint());
     }
@@ -40,51 +40,53 @@ class ToolGrammar {
 
   // Of any names and values.
   NodeId free_parameters() {
-    Terms& terms = machine_.terms();
+    Terms& terms = automaton_.terms();
     const Terms::Id name = terms.repeat(terms.character_but({{0, 0x1f}, {'"', '"'}, {'<', '<'}}), 1, 64);
     const NodeId text =
-        machine_.sequence({machine_.literal("true\">"), machine_.up_to(kEndParameter, false)});
+        automaton_.sequence({automaton_.literal("true\">"), automaton_.up_to(kEndParameter, false)});
     static const Json any = true;
     const NodeId json =
-        machine_.sequence({machine_.literal("false\">"), SchemaReader(machine_, any).document(),
-                           machine_.literal(kEndParameter)});
-    const NodeId one = machine_.sequence({machine_.literal("<｜DSML｜parameter name=\""), machine_.bare(name),
-                                          machine_.literal("\" string=\""), machine_.choice({text, json})});
-    return machine_.list({}, one, line_end_, 0, Terms::kNoLimit);
+        automaton_.sequence({automaton_.literal("false\">"), SchemaReader(automaton_, any).document(),
+                             automaton_.literal(kEndParameter)});
+    const NodeId one =
+        automaton_.sequence({automaton_.literal("<｜DSML｜parameter name=\""), automaton_.bare(name),
+                             automaton_.literal("\" string=\""), automaton_.choice({text, json})});
+    return automaton_.list({}, one, line_end_, 0, Terms::kNoLimit);
   }
 
  private:
   NodeId parameter(const SchemaReader::Property& property) {
     std::vector<NodeId> values;
     if (property.text)
-      values.push_back(machine_.sequence({machine_.literal("true\">"), text(*property.text)}));
+      values.push_back(automaton_.sequence({automaton_.literal("true\">"), text(*property.text)}));
     if (property.other)
-      values.push_back(machine_.sequence(
-          {machine_.literal("false\">"), *property.other, machine_.literal(kEndParameter)}));
-    return machine_.sequence({machine_.literal("<｜DSML｜parameter name=\"" + property.name + "\" string=\""),
-                              machine_.choice(values)});
+      values.push_back(automaton_.sequence(
+          {automaton_.literal("false\">"), *property.other, automaton_.literal(kEndParameter)}));
+    return automaton_.sequence(
+        {automaton_.literal("<｜DSML｜parameter name=\"" + property.name + "\" string=\""),
+         automaton_.choice(values)});
   }
 
   NodeId text(Terms::Id term) {
-    Terms& terms = machine_.terms();
-    if (term == terms.any()) return machine_.up_to(kEndParameter, false);
+    Terms& terms = automaton_.terms();
+    if (term == terms.any()) return automaton_.up_to(kEndParameter, false);
     const Terms::Id character = terms.character_but({{'<', '<'}});
     const std::optional<Terms::Length> length = terms.length(term);
     const Terms::Id bounded = length ? terms.repeat(character, length->least, length->most)
                                      : terms.both({term, terms.repeat(character, 0, Terms::kNoLimit)});
-    return machine_.sequence({machine_.bare(bounded), machine_.literal(kEndParameter)});
+    return automaton_.sequence({automaton_.bare(bounded), automaton_.literal(kEndParameter)});
   }
 
-  Machine& machine_;
+  Automaton& automaton_;
   NodeId line_end_;
 };
 
 }  // namespace
 
-Machine::NodeId tools_node(Machine& machine, const Json& spec) {
+Automaton::NodeId tools_node(Automaton& automaton, const Json& spec) {
   const std::string choice = spec.at("choice").get<std::string>();
   const bool has_name = choice != "auto" && choice != "required";
-  ToolGrammar grammar(machine);
+  ToolGrammar grammar(automaton);
   std::vector<NodeId> invokes;
   for (const Json& tool : spec.at("tools")) {
     const std::string name = tool.at("name").get<std::string>();
@@ -97,9 +99,9 @@ Machine::NodeId tools_node(Machine& machine, const Json& spec) {
     fail(ErrorKind::usage, "tool_choice names " + visible(choice, false, 80) + ", which is no tool");
   const bool is_one = has_name || !spec.at("parallel").get<bool>();
   const NodeId calls = grammar.calls(invokes, is_one ? 1 : Terms::kNoLimit);
-  if (choice == "auto") return machine.sequence({machine.up_to(kBegin, true), calls});
-  return machine.sequence(
-      {machine.choice({machine.literal(kBegin), machine.literal("\n\n" + kBegin)}), calls});
+  if (choice == "auto") return automaton.sequence({automaton.up_to(kBegin, true), calls});
+  return automaton.sequence(
+      {automaton.choice({automaton.literal(kBegin), automaton.literal("\n\n" + kBegin)}), calls});
 }
 
 }  // namespace dsv32

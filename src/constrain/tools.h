@@ -10,13 +10,13 @@
 // has no "<", so that no mark begins within it.
 #pragma once
 
-#include "constrain/machine.h"
+#include "constrain/automaton.h"
 #include "constrain/shape.h"
 
 namespace dsv32 {
 
 // `spec`: a constraint of the form with tools (constraint.h), which must outlive the call. Throws
 // Error{usage}.
-Machine::NodeId tools_node(Machine& machine, const Json& spec);
+Automaton::NodeId tools_node(Automaton& automaton, const Json& spec);
 
 }  // namespace dsv32

@@ -4,8 +4,8 @@
 // or a text under way, and the list behind it: a stack. Lists share their ends, and equal lists are one.
 // Where a document may go on in several ways its place is a set of lists, a state. A step from a state by a
 // byte is computed once and kept in the state's table; states are forgotten all at once when they are too
-// many. A byte that leads to more than kMostPlaces is not taken, as ambiguous nesting may double the places at
-// each level.
+// many. A byte that leads to more than kMostPlaces is not taken, as ambiguous nesting may double the places
+// at each level.
 //
 // Texts are Terms. Quoted, a text's characters may be escaped as JSON allows, and a quotation mark ends it;
 // bare, it ends where its term allows and the grammar goes on.
@@ -26,7 +26,7 @@
 
 namespace dsv32 {
 
-class Machine {
+class Automaton {
  public:
   using NodeId = int32_t;
   using CellId = int32_t;

@@ -1,4 +1,4 @@
-#include "constrain/machine.h"
+#include "constrain/automaton.h"
 
 #include <algorithm>
 
@@ -90,29 +90,29 @@ int32_t within_of(int n_missing, uint32_t least, uint32_t most) {
 
 // --- Making the grammar
 
-Machine::NodeId Machine::add(Node node) {
+Automaton::NodeId Automaton::add(Node node) {
   if (n_nodes() == kMostNodes)
     fail(ErrorKind::usage, "the schema needs more than 10,000 states, which is not supported");
   nodes_.push_back(std::move(node));
   return static_cast<NodeId>(nodes_.size() - 1);
 }
 
-Machine::NodeId Machine::literal(std::string bytes) {
+Automaton::NodeId Automaton::literal(std::string bytes) {
   return add({.kind = Node::Kind::literal, .bytes = std::move(bytes)});
 }
-Machine::NodeId Machine::sequence(std::vector<NodeId> parts) {
+Automaton::NodeId Automaton::sequence(std::vector<NodeId> parts) {
   return add({.kind = Node::Kind::sequence, .parts = std::move(parts)});
 }
-Machine::NodeId Machine::choice(std::vector<NodeId> parts) {
+Automaton::NodeId Automaton::choice(std::vector<NodeId> parts) {
   return parts.size() == 1 ? parts.front() : add({.kind = Node::Kind::choice, .parts = std::move(parts)});
 }
-Machine::NodeId Machine::quoted(Terms::Id text) {
+Automaton::NodeId Automaton::quoted(Terms::Id text) {
   return sequence({literal("\""), add({.kind = Node::Kind::quoted, .text = text})});
 }
-Machine::NodeId Machine::bare(Terms::Id text) { return add({.kind = Node::Kind::bare, .text = text}); }
+Automaton::NodeId Automaton::bare(Terms::Id text) { return add({.kind = Node::Kind::bare, .text = text}); }
 
-Machine::NodeId Machine::list(std::vector<NodeId> items, NodeId rest, NodeId separator, int64_t least,
-                              int64_t most) {
+Automaton::NodeId Automaton::list(std::vector<NodeId> items, NodeId rest, NodeId separator, int64_t least,
+                                  int64_t most) {
   return add({.kind = Node::Kind::list,
               .parts = std::move(items),
               .rest = rest,
@@ -121,7 +121,7 @@ Machine::NodeId Machine::list(std::vector<NodeId> items, NodeId rest, NodeId sep
               .most = most});
 }
 
-Machine::NodeId Machine::members(std::vector<Member> members, NodeId others, NodeId separator) {
+Automaton::NodeId Automaton::members(std::vector<Member> members, NodeId others, NodeId separator) {
   Node node{.kind = Node::Kind::members, .rest = others, .separator = separator};
   for (const Member& member : members) {
     node.parts.push_back(member.node);
@@ -130,16 +130,16 @@ Machine::NodeId Machine::members(std::vector<Member> members, NodeId others, Nod
   return add(std::move(node));
 }
 
-Machine::NodeId Machine::up_to(std::string mark, bool may_end) {
+Automaton::NodeId Automaton::up_to(std::string mark, bool may_end) {
   return add({.kind = Node::Kind::up_to, .flag = may_end, .bytes = std::move(mark)});
 }
 
-Machine::NodeId Machine::placeholder() { return add({.kind = Node::Kind::placeholder}); }
-void Machine::set(NodeId placeholder, NodeId node) {
+Automaton::NodeId Automaton::placeholder() { return add({.kind = Node::Kind::placeholder}); }
+void Automaton::set(NodeId placeholder, NodeId node) {
   nodes_[static_cast<size_t>(placeholder)].parts = {node};
 }
 
-bool Machine::has_document(const Node& node) const {
+bool Automaton::has_document(const Node& node) const {
   const auto has = [&](NodeId id) { return id >= 0 && nodes_[static_cast<size_t>(id)].has_document; };
   switch (node.kind) {
     case Node::Kind::literal:
@@ -163,7 +163,7 @@ bool Machine::has_document(const Node& node) const {
 }
 
 // Removes the parts without a document.
-void Machine::cut(Node& node) const {
+void Automaton::cut(Node& node) const {
   const auto has = [&](NodeId id) { return id >= 0 && nodes_[static_cast<size_t>(id)].has_document; };
   if (node.kind == Node::Kind::choice) std::erase_if(node.parts, [&](NodeId id) { return !has(id); });
   if (node.kind == Node::Kind::list) {
@@ -179,7 +179,7 @@ void Machine::cut(Node& node) const {
   }
 }
 
-bool Machine::prune(NodeId root) {
+bool Automaton::prune(NodeId root) {
   for (Node& node : nodes_)
     if (node.kind == Node::Kind::quoted || node.kind == Node::Kind::bare)
       node.has_document = terms_.is_possible(node.text);
@@ -196,29 +196,29 @@ bool Machine::prune(NodeId root) {
 
 // --- Reading
 
-size_t Machine::CellHash::operator()(const Cell& cell) const {
+size_t Automaton::CellHash::operator()(const Cell& cell) const {
   uint64_t hash = static_cast<uint64_t>(cell.kind) << 1 | cell.is_quoted;
   for (const int32_t part : {cell.a, cell.b, cell.tail})
     hash = (hash ^ static_cast<uint32_t>(part)) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
   return hash;
 }
 
-Machine::CellId Machine::cell(const Cell& wanted) {
+Automaton::CellId Automaton::cell(const Cell& wanted) {
   const auto [found, is_new] = cell_ids_.try_emplace(wanted, static_cast<CellId>(cells_.size()));
   if (is_new) cells_.push_back(wanted);
   return found->second;
 }
 
-Machine::CellId Machine::text_cell(Terms::Id term, bool is_quoted, CellId tail) {
+Automaton::CellId Automaton::text_cell(Terms::Id term, bool is_quoted, CellId tail) {
   return cell({is_quoted ? Cell::Kind::quoted : Cell::Kind::bare, is_quoted, term, 0, tail});
 }
 
-std::vector<Machine::CellId> Machine::begin(NodeId root) {
+std::vector<Automaton::CellId> Automaton::begin(NodeId root) {
   return opened({cell({Cell::Kind::node, false, root, 0, kEnd})});
 }
 
 // Whether the next byte is read here, rather than by what is in it or behind it.
-bool Machine::is_reading(const Cell& at) const {
+bool Automaton::is_reading(const Cell& at) const {
   if (at.kind != Cell::Kind::node) return true;
   const Node& node = nodes_[static_cast<size_t>(at.a)];
   return node.kind == Node::Kind::up_to || (node.kind == Node::Kind::literal && !node.bytes.empty());
@@ -226,7 +226,7 @@ bool Machine::is_reading(const Cell& at) const {
 
 // The cells that read the next byte, ascending, among all that may be next where one of `cells` is. The end
 // of the document is one of them.
-std::vector<Machine::CellId> Machine::opened(std::vector<CellId> cells) {
+std::vector<Automaton::CellId> Automaton::opened(std::vector<CellId> cells) {
   ++n_opened_;
   std::vector<CellId> reading;
   while (!cells.empty()) {
@@ -241,13 +241,13 @@ std::vector<Machine::CellId> Machine::opened(std::vector<CellId> cells) {
   return reading;
 }
 
-void Machine::open(CellId id, std::vector<CellId>& more) {
+void Automaton::open(CellId id, std::vector<CellId>& more) {
   const Cell at = cells_[static_cast<size_t>(id)];
   if (at.kind == Cell::Kind::bare && terms_.takes_empty(at.a)) more.push_back(at.tail);
   if (at.kind == Cell::Kind::node) open_node(nodes_[static_cast<size_t>(at.a)], at, more);
 }
 
-void Machine::open_node(const Node& node, const Cell& at, std::vector<CellId>& more) {
+void Automaton::open_node(const Node& node, const Cell& at, std::vector<CellId>& more) {
   const auto before = [&](NodeId id, CellId tail) { return cell({Cell::Kind::node, false, id, 0, tail}); };
   const auto again = [&](int32_t b) { return cell({Cell::Kind::node, false, at.a, b, at.tail}); };
   // An item and the rest of its list, behind the separator if it is not the first.
@@ -297,7 +297,7 @@ void Machine::open_node(const Node& node, const Cell& at, std::vector<CellId>& m
   }
 }
 
-Machine::StateId Machine::state_of(const std::vector<CellId>& places) {
+Automaton::StateId Automaton::state_of(const std::vector<CellId>& places) {
   const auto [found, is_new] = state_ids_.try_emplace(places, static_cast<StateId>(states_.size()));
   if (!is_new) return found->second;
   State& state = states_.emplace_back();
@@ -306,12 +306,12 @@ Machine::StateId Machine::state_of(const std::vector<CellId>& places) {
   return found->second;
 }
 
-void Machine::forget_states() {
+void Automaton::forget_states() {
   states_.clear();
   state_ids_.clear();
 }
 
-Machine::StateId Machine::find_step(StateId state, uint8_t byte) {
+Automaton::StateId Automaton::find_step(StateId state, uint8_t byte) {
   std::vector<CellId> next;
   for (const CellId id : std::vector(places(state)))
     if (id != kEnd) {
@@ -324,7 +324,7 @@ Machine::StateId Machine::find_step(StateId state, uint8_t byte) {
 }
 
 // Appends what may be next when `byte` is read at a cell.
-void Machine::read(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
+void Automaton::read(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
   switch (at.kind) {
     case Cell::Kind::node: return read_node(at, byte, next);
     case Cell::Kind::quoted:
@@ -342,7 +342,7 @@ void Machine::read(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
   }
 }
 
-void Machine::read_node(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
+void Automaton::read_node(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
   const Node& node = nodes_[static_cast<size_t>(at.a)];
   int32_t n_read = at.b + 1;
   if (node.kind == Node::Kind::up_to)
@@ -353,7 +353,7 @@ void Machine::read_node(const Cell& at, uint8_t byte, std::vector<CellId>& next)
   next.push_back(is_done ? at.tail : cell({Cell::Kind::node, false, at.a, n_read, at.tail}));
 }
 
-void Machine::read_text(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
+void Automaton::read_text(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
   if (at.is_quoted && byte == '"') {
     if (terms_.takes_empty(at.a)) next.push_back(at.tail);
   } else if (at.is_quoted && byte == '\\') {
@@ -366,12 +366,12 @@ void Machine::read_text(const Cell& at, uint8_t byte, std::vector<CellId>& next)
   }
 }
 
-void Machine::take(const Cell& at, uint32_t character, std::vector<CellId>& next) {
+void Automaton::take(const Cell& at, uint32_t character, std::vector<CellId>& next) {
   const Terms::Id term = terms_.after(at.a, character);
   if (terms_.is_possible(term)) next.push_back(text_cell(term, at.is_quoted, at.tail));
 }
 
-void Machine::read_lead(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
+void Automaton::read_lead(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
   const auto [n_bytes, first, last] = lead_of(byte);
   if (n_bytes == 0) return;
   if (!terms_.is_uniform(at.a, {first, last})) {
@@ -387,7 +387,7 @@ void Machine::read_lead(const Cell& at, uint8_t byte, std::vector<CellId>& next)
                        within_of(n_bytes - 1, second(first), second(last)), at.tail}));
 }
 
-void Machine::read_partial(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
+void Automaton::read_partial(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
   if (byte < 0x80 || byte > 0xbf) return;
   Partial partial = Partial::of(at.b);
   partial.bits = partial.bits << 6 | (byte & 0x3f);
@@ -403,7 +403,7 @@ void Machine::read_partial(const Cell& at, uint8_t byte, std::vector<CellId>& ne
 }
 
 // Whether an escape of 16 bits in this range, perhaps the first of a pair, can stand for the next character.
-bool Machine::may_be_escaped(Terms::Id term, uint32_t first, uint32_t last) {
+bool Automaton::may_be_escaped(Terms::Id term, uint32_t first, uint32_t last) {
   const auto may = [&](uint32_t from, uint32_t to) {
     return from <= to && terms_.is_possible_after(term, {from, to});
   };
@@ -412,7 +412,7 @@ bool Machine::may_be_escaped(Terms::Id term, uint32_t first, uint32_t last) {
   return from <= to && terms_.is_possible_after(term, pairs(from, to));
 }
 
-void Machine::read_escape(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
+void Automaton::read_escape(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
   Escape escape = Escape::of(at.b);
   const auto go_on = [&](int stage) {
     escape.stage = stage;
@@ -448,12 +448,12 @@ void Machine::read_escape(const Cell& at, uint8_t byte, std::vector<CellId>& nex
   take(at, base + first, next);
 }
 
-Terms::Id Machine::quoted_text_at(CellId place) const {
+Terms::Id Automaton::quoted_text_at(CellId place) const {
   const Cell& at = cells_[static_cast<size_t>(place)];
   return place != kEnd && at.kind == Cell::Kind::quoted ? at.a : -1;
 }
 
-Machine::CellId Machine::with_length_to(CellId place, int64_t n) {
+Automaton::CellId Automaton::with_length_to(CellId place, int64_t n) {
   const Terms::Id term = quoted_text_at(place);
   const std::optional<Terms::Length> length = term < 0 ? std::nullopt : terms_.length(term);
   if (!length) return place;
@@ -462,6 +462,6 @@ Machine::CellId Machine::with_length_to(CellId place, int64_t n) {
   return text_cell(alike, true, cells_[static_cast<size_t>(place)].tail);
 }
 
-Machine::CellId Machine::alone(CellId place) { return text_cell(quoted_text_at(place), true, kEnd); }
+Automaton::CellId Automaton::alone(CellId place) { return text_cell(quoted_text_at(place), true, kEnd); }
 
 }  // namespace dsv32
