@@ -59,8 +59,8 @@ class ChatFormat {
 
   // The prompt for `messages`, with thinks(kind(), thinking). An assistant message after the last user
   // message is a finished turn: in thinking mode it is {reasoning}</think>{content}<EOS> in V3.2's format;
-  // others drop all reasoning. Throws Error{usage} for tools in a format without
-  // them, and for tools, calls or results that cannot be written (dsml.h).
+  // others drop all reasoning. Throws Error{usage} for tools in a format without them, and for tools, calls
+  // or results that cannot be written (dsml.h).
   std::vector<int32_t> encode(std::span<const Message> messages, bool thinking) const;
 
   // The same prompt as text, with the names of marks.

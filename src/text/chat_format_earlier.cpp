@@ -43,9 +43,9 @@ std::vector<ChatFormat::Item> ChatFormat::layout_earlier(std::span<const Message
   std::vector<Item> items{{tokenizer_.bos_id()}, {kText, joined_system(messages)}};
   bool is_asked = false;
   for (const Message& message : messages) {
-    if (message.role == Message::Role::system) continue;
-    if (message.role == Message::Role::tool || !message.calls.empty())
+    if (message.role == Message::Role::tool || !message.calls.empty() || !message.tools.empty())
       fail(ErrorKind::usage, format("the chat format %s has no tools here", traits_of(kind_).name));
+    if (message.role == Message::Role::system) continue;
     is_asked = message.role == Message::Role::user;
     if (is_asked) {
       items.insert(items.end(), {{user_}, {kText, message.content}});
