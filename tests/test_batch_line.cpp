@@ -126,8 +126,6 @@ BOOST_AUTO_TEST_CASE(what_is_not_supported_is_refused_by_name) {
            {R"("repetition_penalty":1.1)", "repetition_penalty"},
            {R"("logit_bias":{"5":1})", "logit_bias"},
            {R"("response_format":{"type":"json_schema"})", "response_format.json_schema is missing"},
-           {R"("tools":[{"type":"function"}])", "tools"},
-           {R"("tool_choice":"required")", "tool_choice"},
            {R"("functions":[{}])", "functions"},
            {R"("temperature":-0.1)", "temperature"},
            {R"("temperature":"0")", "temperature"},
@@ -259,6 +257,131 @@ BOOST_AUTO_TEST_CASE(documents_that_cannot_be_had) {
            {R"("response_format":{"type":"json_object"},"stop":"}")", "stop would cut"}})
     BOOST_TEST(contains(why_refused(chat("," + field)), why),
                field << ": " << why_refused(chat("," + field)));
+}
+
+constexpr const char* kWeather =
+    R"({"type":"function","function":{"name":"get_weather","description":"d","parameters":{"type":"object",)"
+    R"("properties":{"city":{"type":"string"},"at":{"type":"integer"}},"required":["city"]}}})";
+
+std::string strict(std::string tool) { return tool.insert(tool.find("\"description\""), "\"strict\":true,"); }
+
+// In the prompt as given; a constraint only where something has to hold.
+BOOST_AUTO_TEST_CASE(tools_and_which_of_them_may_be_called) {
+  const std::string weather = kWeather, tools = R"(,"tools":[)" + weather + "]";
+  const std::string parameters = R"({"type":"object","properties":{"city":{"type":"string"},)"
+                                 R"("at":{"type":"integer"}},"required":["city"]})";
+  const auto constraint = [&](const std::string& fields) {
+    return request_of(chat(fields)).options.constraint;
+  };
+  const auto expected = [&](bool is_strict, const std::string& choice, bool is_parallel) {
+    return R"({"tools":[{"name":"get_weather","parameters":)" + parameters + R"(,"strict":)" +
+           (is_strict ? "true" : "false") + R"(}],"choice":")" + choice + R"(","parallel":)" +
+           (is_parallel ? "true" : "false") + "}";
+  };
+  const BatchRequest request = request_of(chat(tools));
+  BOOST_REQUIRE(request.messages.size() == 2u);  // a system message for them
+  BOOST_TEST(request.messages[0].tools == "[" + weather + "]");
+  BOOST_TEST((request.options.tools && request.options.constraint.empty()));
+  const BatchRequest prompt = request_of(R"({"prompt":"p")" + tools + "}");
+  BOOST_TEST((prompt.options.tools && prompt.prompt.tools == request.messages[0].tools));
+  for (const std::string& fields :
+       {tools + R"(,"tool_choice":"none")", std::string(R"(,"tool_choice":"auto","tools":[])")}) {
+    const BatchRequest without = request_of(chat(fields));
+    BOOST_TEST(
+        (without.messages.size() == 1u && !without.options.tools && without.options.constraint.empty()));
+  }
+  BOOST_TEST(constraint(tools + R"(,"tool_choice":"auto","parallel_tool_calls":true)").empty());
+  BOOST_TEST(constraint(tools + R"(,"parallel_tool_calls":false)") == expected(false, "auto", false));
+  BOOST_TEST(constraint(tools + R"(,"tool_choice":"required")") == expected(false, "required", true));
+  BOOST_TEST(constraint(tools + R"(,"tool_choice":{"type":"function","function":{"name":"get_weather"}})") ==
+             expected(false, "get_weather", true));
+  BOOST_TEST(constraint(R"(,"tools":[)" + strict(weather) + "]") == expected(true, "auto", true));
+  BOOST_TEST(told.empty());
+  BOOST_TEST((line_of(chat(tools)).digest != line_of(chat("")).digest));
+  BOOST_TEST((line_of(chat(tools)).digest != line_of(chat(R"(,"tools":[)" + strict(weather) + "]")).digest));
+  BOOST_TEST((line_of(chat(tools + R"(,"tool_choice":"none")")).digest == line_of(chat("")).digest));
+  const auto tool = [](const std::string& function) {
+    return R"("tools":[{"type":"function","function":)" + function + "}]";
+  };
+  for (const auto& [field, why] : std::vector<std::pair<std::string, std::string>>{
+           {R"("tools":{})", "tools is no list"},
+           {R"("tools":[{"function":{"name":"a"}}])", "tools.type is ''"},
+           {R"("tools":[{"type":"function"}])", "tools.function is missing"},
+           {tool(R"({"name":"a b"})"), "tools.function.name is 'a b'"},
+           {tool(R"({})"), "tools.function.name is ''"},
+           {tool(R"({"name":")" + std::string(65, 'a') + "\"}"), "expected 1 to 64"},
+           {tool(R"({"name":"a","parameters":{"type":"array"}})"), "are no schema of an object"},
+           {tool(R"({"name":"a","strict":1})"), "tools.function.strict is 1"},
+           {R"("tools":[)" + weather + "," + weather + "]", "two tools have the name 'get_weather'"},
+           {tool(R"({"name":"a","strict":true,"parameters":{"type":"object","properties":)"
+                 R"({"b":{"type":"array","uniqueItems":true}}}})"),
+            "uniqueItems"},
+           {R"("tool_choice":"required")", "there are no tools"},
+           {R"("tool_choice":"any")", "tool_choice is no JSON object"},
+           {R"("tool_choice":{"type":"function","function":{"name":"b"}},)" + tools.substr(1),
+            "tool_choice is 'b', which is no tool"},
+           {R"("parallel_tool_calls":1)", "parallel_tool_calls is 1"},
+           {R"("response_format":{"type":"json_object"})" + tools, "is no document"},
+           {R"("stop":"x","tool_choice":"required")" + tools, "stop would cut"}})
+    BOOST_TEST(contains(why_refused(chat("," + field)), why),
+               field << ": " << why_refused(chat("," + field)));
+  BOOST_TEST(contains(why_refused(R"({"url":"/v1/completions","body":{"prompt":"p")" + tools + "}}"),
+                      "rendered already"));
+}
+
+std::string talk_of(const std::string& messages) {
+  return R"({"messages":[{"role":"user","content":"q"},)" + messages + "]}";
+}
+std::string call(const std::string& id, const std::string& arguments = "{}") {
+  return R"({"id":")" + id + R"(","type":"function","function":{"name":"f_)" + id + R"(","arguments":)" +
+         Json(arguments).dump() + "}}";
+}
+std::string result(const std::string& id) {
+  return R"({"role":"tool","tool_call_id":")" + id + R"(","content":"of )" + id + "\"}";
+}
+
+// Results are put in the calls' order, as V3.2 has them.
+BOOST_AUTO_TEST_CASE(calls_and_their_results) {
+  const std::string asked = R"({"role":"assistant","content":null,"calls_text":"\n\n<x>","tool_calls":[)" +
+                            call("a", R"({"z":1,"b":2})") + "," + call("b") + "]}";
+  const BatchRequest request = request_of(talk_of(asked + "," + result("b") + "," + result("a")));
+  BOOST_REQUIRE(request.messages.size() == 4u);
+  const Message& answer = request.messages[1];
+  BOOST_TEST((answer.content.empty() && answer.calls_text == "\n\n<x>" && answer.calls.size() == 2u));
+  BOOST_TEST(answer.calls[0].name == "f_a");
+  BOOST_TEST(answer.calls[0].arguments == R"({"z":1,"b":2})");
+  BOOST_TEST((request.messages[2].role == Message::Role::tool && request.messages[2].content == "of a"));
+  BOOST_TEST(request.messages[3].content == "of b");
+  BOOST_TEST(told.empty());
+  const std::string plain = R"({"role":"tool","content":"r"})";
+  BOOST_TEST(request_of(talk_of(asked + "," + plain + "," + plain)).messages.size() == 4u);
+  const std::string later = R"(,{"role":"assistant","content":"done"},{"role":"user","content":"more"})";
+  const auto digest = [](const std::string& messages) { return line_of(talk_of(messages)).digest; };
+  const LineDigest one = digest(asked + "," + plain + "," + plain + later);
+  BOOST_TEST((one == digest(asked + "," + plain + "," + plain + later)));
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"<x>", "<y>"}, {"f_a", "f_c"}, {R"(\"z\":1)", R"(\"z\":2)"}})
+    BOOST_TEST((one != digest(replaced(asked, from, to) + "," + plain + "," + plain + later)), from);
+  for (const auto& [messages, why] : std::vector<std::pair<std::string, std::string>>{
+           {asked, "the call of f_a has no result"},
+           {asked + "," + result("a"), "the call of f_b has no result"},
+           {asked + "," + result("a") + "," + result("a"), "tool_call_id 'a' belongs to no call"},
+           {asked + "," + result("c"), "tool_call_id 'c' belongs to no call"},
+           {asked + "," + plain + "," + plain + "," + plain, "belongs to no call"},
+           {asked + later, "the call of f_a has no result"},
+           {result("a"), "belongs to no call"},
+           {R"({"role":"assistant","content":"x"})", "there is nothing to answer"},
+           {R"({"role":"assistant","tool_calls":[)" + call("a") + "," + call("a") + "]}", "have the id a"},
+           {R"({"role":"assistant","tool_calls":{}})", "tool_calls is no list"},
+           {R"({"role":"assistant","calls_text":"x"})", "calls_text without tool_calls"},
+           {R"({"role":"user","content":"x","tool_calls":[)" + call("a") + "]}", "is not the assistant's"},
+           {R"({"role":"assistant","tool_calls":[)" + call("a", "[1]") + "]}", "the text of no JSON object"},
+           {R"({"role":"assistant","tool_calls":[)" + call("a", "{") + "]}", "arguments: invalid JSON"},
+           {R"({"role":"assistant","tool_calls":[{"function":{"name":"a"}}]})", "arguments is missing"},
+           {R"({"role":"assistant","function_call":{"name":"a"}})", "function_call"}})
+    BOOST_TEST(contains(why_refused(talk_of(messages)), why),
+               messages << ": " << why_refused(talk_of(messages)));
+  BOOST_TEST(contains(why_refused(R"({"messages":[)" + result("a") + "]}"), "follows no message"));
 }
 
 BOOST_AUTO_TEST_CASE(thinking_as_others_ask_for_it) {

@@ -158,8 +158,9 @@ BOOST_AUTO_TEST_CASE(every_generation_option_goes_everywhere) {
     if (option.flag)
       BOOST_TEST(std::ranges::any_of(flags(), [&](const Flag& flag) { return flag.option == &option; }));
     BOOST_TEST((option.flag || option.is_batch_field ||
-                std::ranges::count(std::vector<std::string>{"seed", "thinking", "top_logprobs", "constraint"},
-                                   option.name)),
+                std::ranges::count(
+                    std::vector<std::string>{"seed", "thinking", "top_logprobs", "constraint", "tools"},
+                    option.name)),
                option.name << " cannot be given");
   }
 }

@@ -163,7 +163,7 @@ BOOST_AUTO_TEST_CASE(a_schema_in_each_of_its_forms) {
            {"age int in years, name", "is no name and type"},
            {"a, a int", "the field ' a int' is there twice"},
            {": what, b", "is no name and type"},
-           {"{\"type\":", "the schema: invalid JSON"},
+           {"{\"type\":", "the JSON given: invalid JSON"},
            {"{\"uniqueItems\":true}", "uniqueItems"},
            {".", "there is no file . with a schema"}})
     BOOST_TEST(contains(complaint(Command::run, {"hi", "--schema", given}), why), given);
@@ -192,6 +192,43 @@ BOOST_AUTO_TEST_CASE(what_a_document_cannot_be_had_with) {
   const SettingsFile settings("stop = x\n");
   BOOST_TEST(run_options({"--json-only", "hi"}).generation.stops.empty());
   BOOST_TEST(run_options({"hi"}).generation.stops.size() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(tools_and_conversations_from_files) {
+  const std::string tool = R"([{"type":"function","function":{"name":"f"}}])";
+  const Options options = run_options({"hi", "--tools", tool});
+  BOOST_TEST((options.tools == tool && options.generation.tools && options.generation.constraint.empty()));
+  BOOST_TEST(!run_options({"hi", "--tools", "[]"}).generation.tools);
+  const TempDir dir;
+  const std::string file = dir.file("tools.json");
+  write_file(file, "\n" + replaced(tool, "\"f\"", "\"f\", \"strict\": true"));
+  BOOST_TEST(parse_options(Command::chat, {"--tools", file}).generation.constraint ==
+             R"({"tools":[{"name":"f","parameters":{"type":"object","properties":{}},"strict":true}],)"
+             R"("choice":"auto","parallel":true})");
+  BOOST_TEST(run_options({"--messages", "absent.json"}).messages == "absent.json");
+  for (const auto& [command, words, why] : std::vector<std::tuple<Command, Words, std::string>>{
+           {Command::run, {"--tools", "absent.json", "x"}, "there is no file absent.json with tools"},
+           {Command::run, {"--tools", "[{}]", "x"}, "the JSON given: tools.type is ''"},
+           {Command::run, {"--tools", "", "x"}, "--tools is empty"},
+           {Command::run, {"--tools", "[]", "--schema", "true", "x"}, "neither --schema nor --json-only"},
+           {Command::run, {"--tools", "[]", "--json-only", "x"}, "neither --schema nor --json-only"},
+           {Command::run, {"--tools", "[]", "--raw", "x"}, "rendered already"},
+           {Command::run, {"--tools", "[]", "--talk", "x", "y"}, "in chat alone"},
+           {Command::run, {"--tools", file, "--stop", "x", "y"}, "stop would cut"},
+           {Command::run, {"--tools", "-", "-"}, "more than once"},
+           {Command::run, {"--messages", "-", "--tools", "-"}, "more than once"},
+           {Command::chat, {"--tools", "-"}, "standard input"},
+           {Command::batch, {"in", "-o", "out", "--tools", "[]"}, "unknown flag --tools"}})
+    BOOST_TEST(contains(complaint(command, words), why), joined(words) << ": " << complaint(command, words));
+  for (const Words& words :
+       {Words{"hi"}, Words{"-p", "hi"}, Words{"-f", "x"}, Words{"--system", "x"}, Words{"--system-file", "x"},
+        Words{"--raw"}, Words{"--lines"}, Words{"--talk", "x"}, Words{"--continue"}}) {
+    Words all{"--messages", "x"};
+    all.insert(all.end(), words.begin(), words.end());
+    BOOST_TEST(contains(complaint(Command::run, all), "--messages is the whole conversation"), words[0]);
+  }
+  const SettingsFile settings("system = Be brief.\n");
+  BOOST_TEST(run_options({"--messages", "x"}).system_text.empty());
 }
 
 BOOST_AUTO_TEST_CASE(help_before_everything_else) {

@@ -38,6 +38,40 @@ BOOST_AUTO_TEST_CASE(every_field_comes_back) {
   BOOST_TEST(std::ranges::count(json, '\n') == 1);
 }
 
+// A question may come before all results are there, and a result may wait for its answer.
+BOOST_AUTO_TEST_CASE(calls_and_their_results) {
+  using enum Message::Role;
+  Talk talk = make_talk();
+  talk.messages = {{user, "q", ""},
+                   {assistant, "text", "why", {{"f", R"({"b":1,"a":[]})"}, {"g", "{}"}}, "\n\n<calls>"},
+                   {tool, "one", ""}};
+  const std::string json = talk_json(talk);
+  const Talk read = parse_talk(json);
+  check_same(read, talk);
+  BOOST_REQUIRE(read.messages[1].calls.size() == 2u);
+  BOOST_TEST(read.messages[1].calls[0].arguments == R"({"b":1,"a":[]})");
+  BOOST_TEST(read.messages[1].calls_text == "\n\n<calls>");
+  BOOST_REQUIRE(read.next_call());
+  BOOST_TEST(read.next_call()->name == "g");
+  BOOST_TEST(!read.awaits_answer());
+  Talk next = read;
+  next.add_result("two");
+  BOOST_TEST((!next.next_call() && next.awaits_answer()));
+  check_same(parse_talk(talk_json(next)), next);
+  next.messages.push_back({assistant, "done", ""});
+  BOOST_TEST((!next.next_call() && !next.awaits_answer()));
+  check_same(parse_talk(talk_json(next)), next);
+  next = read;
+  next.ask("never mind");
+  check_same(parse_talk(talk_json(next)), next);
+  BOOST_TEST(contains(parse_complaint(replaced(json, R"("role":"tool")", R"("role":"assistant")")),
+                      "messages[2].role is 'assistant', expected tool"));
+  BOOST_TEST(
+      contains(parse_complaint(replaced(json, R"("name":"f",)", "")), "messages[1].calls.name is missing"));
+  BOOST_TEST(
+      contains(parse_complaint(replaced(json, R"("calls":[)", R"("calls":[7,)")), "is no JSON object"));
+}
+
 BOOST_AUTO_TEST_CASE(bytes_that_json_cannot_carry_are_replaced) {
   Talk talk = make_talk();
   talk.messages[2].content = "cut \xe8\xaa";

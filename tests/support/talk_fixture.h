@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "cli/chat/answer.h"
 #include "cli/chat/talk.h"
 #include "tests/support/plain_files.h"
 #include "tests/support/temp_dir.h"
@@ -40,6 +41,8 @@ inline void check_same(const Talk& a, const Talk& b) {
     BOOST_TEST((a.messages[i].role == b.messages[i].role));
     BOOST_TEST(a.messages[i].content == b.messages[i].content);
     BOOST_TEST(a.messages[i].reasoning == b.messages[i].reasoning);
+    BOOST_TEST(call_lines(a.messages[i].calls) == call_lines(b.messages[i].calls));
+    BOOST_TEST(a.messages[i].calls_text == b.messages[i].calls_text);
   }
 }
 

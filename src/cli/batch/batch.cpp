@@ -34,6 +34,7 @@ std::string duration(double seconds) {
 BatchRequest default_request(const Options& options) {
   BatchRequest request;
   request.prompt.system = read_system(options);
+  request.prompt.tools = options.tools;
   request.is_raw = options.is_raw;
   request.chat_format = options.chat_format;
   return request;
@@ -154,8 +155,9 @@ class Batch : Listener {
     tally_.tokens +=
         {item.result.n_prompt_tokens, item.result.n_cached_tokens, item.result.n_completion_tokens};
     if (!is_json() && item.result.finish_reason != FinishReason::stop) {
-      const bool has_begun = !item.result.completion.content.empty();
-      has_cut_document_ = has_cut_document_ || !item.request.options.constraint.empty();
+      const Completion& answer = item.result.completion;
+      const bool has_begun = !answer.content.empty() || !answer.calls.empty() || answer.is_call_cut;
+      has_cut_document_ = has_cut_document_ || !item.request.options.constraint.empty() || answer.is_call_cut;
       if (!options_.quiet) tell("note: " + item.name() + (has_begun ? ": the answer is cut" : ": no answer"));
     }
     put(item.place, std::move(item.text));
@@ -195,7 +197,9 @@ class Batch : Listener {
                                            .is_text_completion = item.request.is_completion},
                                           model_.tokenizer())
                                    .whole(item.result));
-    const std::string& content = item.result.completion.content;
+    std::string content = item.result.completion.content;
+    const std::string calls = call_lines(item.result.completion.calls);
+    content += (calls.empty() || content.empty() || content.ends_with('\n') ? "" : "\n") + calls;
     return "==> " + visible(item.name()) + " <==\n" + (terminal_.is_out ? visible(content, true) : content) +
            (content.ends_with('\n') ? "\n" : "\n\n");
   }
@@ -223,7 +227,7 @@ class Batch : Listener {
   std::optional<BatchItem> next_;  // waits for room
   int64_t n_places_ = 0;
   bool is_at_end_ = false, is_stopping_ = false;
-  bool has_cut_document_ = false;  // in the text that is printed; JSON says so of each answer
+  bool has_cut_document_ = false;  // or call, in the text that is printed; JSON says so of each answer
   BatchTally tally_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };

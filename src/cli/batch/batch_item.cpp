@@ -9,12 +9,14 @@
 #include "base/sha256.h"
 #include "base/text.h"
 #include "cli/batch/response_format.h"
+#include "cli/options/flags.h"
 #include "cli/options/json.h"
+#include "cli/options/messages.h"
+#include "cli/options/tools.h"
 
 namespace dsv32 {
 namespace {
 
-constexpr int kLineDepth = 80;    // of nested JSON: a schema of depth 64 in a tool in a body
 constexpr size_t kMostTold = 32;  // unknown names
 
 // Fields of requests to other programs that would change the answer and are not supported here: those of
@@ -45,7 +47,7 @@ const ReadJson& foreign() {
   "guided_regex": [], "guided_choice": [], "guided_grammar": [], "structural_tag": [], "grammar": [""],
   "regex": [""], "ebnf": [""],
 
-  "tools": [[]], "tool_choice": ["none", "auto"], "tool_prompt": [""], "functions": [[]],
+  "tool_prompt": [""], "functions": [[]],
   "function_call": ["none", "auto"], "web_search_options": [], "documents": [[]], "verbosity": ["medium"],
   "modalities": [["text"]], "images": [[]], "image_data": [[]], "mm_processor_kwargs": [{}],
 
@@ -73,61 +75,6 @@ void refuse_foreign(JsonFields& fields) {
     fail(ErrorKind::usage, format("%s is %s, which is not supported", fields.name_of(row.key()).c_str(),
                                   JsonFields::shown(*value).c_str()));
   }
-}
-
-void tell_unknown(const JsonFields& fields, const LineMaker::Tell& tell) {
-  for (const std::string& name : fields.unknown()) tell(name);
-}
-
-// A message's content: a text, or a list of parts that are texts.
-std::string content_of(JsonFields& message, const LineMaker::Tell& tell) {
-  const ReadJson* content = message.find("content");
-  if (!content) return {};
-  if (!content->is_array()) return *message.text("content");
-  std::string text;
-  for (const ReadJson& part : *content) {
-    JsonFields fields(part, "a part of content", "messages.content.");
-    if (fields.text("type").value_or("text") != "text")
-      fail(ErrorKind::usage, "content has a part that is no text, which is not supported");
-    const std::optional<std::string> own = fields.text("text");
-    if (!own) fail(ErrorKind::usage, "content has a part without a text");
-    text += *own;
-    tell_unknown(fields, tell);
-  }
-  return text;
-}
-
-// A message's role. Also refuses tools, images and audio, which are not supported.
-Message::Role parse_role(JsonFields& message) {
-  for (const char* key : {"tool_calls", "function_call", "images", "audio"})
-    if (const ReadJson* calls = message.find(key); calls && !calls->empty())
-      fail(ErrorKind::usage, format("a message has %s, which are not supported", key));
-  const std::string role = message.text("role").value_or("");
-  if (role == "system" || role == "developer") return Message::Role::system;
-  if (role == "assistant") return Message::Role::assistant;
-  if (role == "user") return Message::Role::user;
-  fail(ErrorKind::usage, format("a message's role is '%s', expected system, user or assistant",
-                                visible(role, false, 40).c_str()));
-}
-
-Message parse_message(const ReadJson& json, const LineMaker::Tell& tell) {
-  JsonFields fields(json, "a message", "messages.");
-  Message message{parse_role(fields), content_of(fields, tell), {}};
-  for (const char* key : {"reasoning", "reasoning_content"})
-    message.reasoning = fields.text(key).value_or(message.reasoning);
-  tell_unknown(fields, tell);
-  if (message.role == Message::Role::user && message.content.empty())
-    fail(ErrorKind::usage, "a message of the user has no content, expected a text or a list of texts");
-  return message;
-}
-
-std::vector<Message> parse_messages(const ReadJson& list, const LineMaker::Tell& tell) {
-  if (!list.is_array() || list.empty()) fail(ErrorKind::usage, "messages is no list with a message in it");
-  std::vector<Message> messages;
-  for (const ReadJson& json : list) messages.push_back(parse_message(json, tell));
-  if (messages.back().role != Message::Role::user)
-    fail(ErrorKind::usage, "the last message is not the user's: there is nothing to answer");
-  return messages;
 }
 
 std::vector<std::string> parse_stops(const ReadJson& stop) {
@@ -222,7 +169,6 @@ void read_body(JsonFields& body, BatchRequest& request, const InOrder& in_order,
   read_options(body, request, tell);
   if (std::optional<std::string> constraint = read_response_format(body, in_order))
     request.options.constraint = std::move(*constraint);
-  request.options.check();
   if (const ReadJson* options = body.find("stream_options")) {  // usage comes with every answer
     JsonFields fields(*options, "stream_options", "stream_options.");
     fields.truth("include_usage");
@@ -236,10 +182,16 @@ void read_body(JsonFields& body, BatchRequest& request, const InOrder& in_order,
   if (!messages && !prompt)
     fail(ErrorKind::usage, request.is_completion ? "prompt is missing" : "messages is missing");
   if (prompt == "") fail(ErrorKind::usage, "prompt is empty");
+  const Tools tools = read_tools(body, in_order);
+  if (!tools.json.empty() && request.is_raw && !messages)
+    fail(ErrorKind::usage, "the prompt is rendered already, tools cannot be added to it");
+  tools.ask_for(request.options);
   if (messages)
     request.messages = parse_messages(*messages, tell);
   else
-    request.prompt.user = *prompt;
+    request.prompt.user = *prompt, request.prompt.tools = tools.json;
+  if (messages && !tools.json.empty()) request.messages = with_tools(std::move(request.messages), tools.json);
+  request.options.check();
   tell_unknown(body, tell);
 }
 
@@ -270,7 +222,7 @@ void read_envelope(JsonFields& line, const ReadJson& body, BatchRequest& request
 BatchRequest read_request(JsonFields& line, std::string_view text, BatchRequest request,
                           const LineMaker::Tell& tell) {
   const InOrder in_order = [text](const std::string& pointer) {
-    return parse_outside_json<Json>(text, kLineDepth).at(Json::json_pointer(pointer));
+    return parse_outside_json<Json>(text, kRequestDepth).at(Json::json_pointer(pointer));
   };
   if (const ReadJson* body = line.find("body"))
     read_envelope(line, *body, request, in_order, tell);
@@ -288,15 +240,26 @@ Part first_bytes(const Hash256& hash) {
   return part;
 }
 
+// Only where there are some, so that digests without them stay the same. Ids of calls change no answer.
+void add_tools(Sha256& hash, const Message& message) {
+  if (message.calls.empty() && message.tools.empty()) return;
+  hash.add_field(message.tools);
+  hash.add_number(message.calls.size());
+  for (const ToolCall& call : message.calls) hash.add_field(call.name), hash.add_field(call.arguments);
+  hash.add_field(message.calls_text);
+}
+
 void add_prompt(Sha256& hash, const BatchRequest& request) {
   hash.add_number(request.messages.size());
   for (const Message& message : request.messages) {
     hash.add_number(static_cast<uint64_t>(message.role));
     hash.add_field(message.content);
     hash.add_field(message.reasoning);
+    add_tools(hash, message);
   }
   hash.add_field(request.prompt.system);
   hash.add_field(request.prompt.user);
+  if (!request.prompt.tools.empty()) hash.add_field(request.prompt.tools);
   hash.add_number(request.is_raw);
   hash.add_number(request.is_completion);
   if (request.chat_format) hash.add_field(traits_of(*request.chat_format).name);
@@ -306,20 +269,19 @@ void add_value(Sha256& hash, float value) { hash.add(&value, sizeof value); }
 void add_value(Sha256& hash, uint64_t value) { hash.add_number(value); }
 void add_value(Sha256& hash, int64_t value) { hash.add_number(static_cast<uint64_t>(value)); }
 void add_value(Sha256& hash, bool value) { hash.add_number(value); }
-void add_value(Sha256& hash, const std::string& text) {
-  if (!text.empty()) hash.add_field(text);  // so that digests without one stay the same
-}
+void add_value(Sha256& hash, const std::string& text) { hash.add_field(text); }
 void add_value(Sha256& hash, const std::vector<std::string>& texts) {
   hash.add_number(texts.size());
   for (const std::string& text : texts) hash.add_field(text);
 }
 
-// In a fixed order, so that digests stay the same; options that are added to the list follow.
+// In a fixed order, so that digests stay the same; options that are added to the list follow, if they are not
+// as by default.
 void add_options(Sha256& hash, const BatchRequest& request) {
   constexpr std::string_view kFirst[] = {"temperature", "top_p",        "min_p",      "top_k",
                                          "seed",        "max_tokens",   "max_answer", "max_thinking",
                                          "thinking",    "top_logprobs", "stops"};
-  GenerationOptions options = request.options;
+  GenerationOptions options = request.options, none;
   options.sampling.top_k = std::max<int64_t>(options.sampling.top_k, 0);
   std::vector<const GenerationOption*> rows;
   for (const GenerationOption& option : generation_options()) rows.push_back(&option);
@@ -327,6 +289,10 @@ void add_options(Sha256& hash, const BatchRequest& request) {
     return std::ranges::find(kFirst, row->name) - std::begin(kFirst);
   });
   for (const GenerationOption* row : rows) {
+    if (std::ranges::count(kFirst, row->name) == 0) {
+      if (text_of(row->field(options)) == text_of(row->field(none))) continue;
+      hash.add_field(row->name);
+    }
     if (row->name == std::string_view("seed"))
       hash.add_number(request.has_random_seed ? 2 : request.has_seed);
     std::visit([&](const auto* field) { add_value(hash, *field); }, row->field(options));
@@ -375,7 +341,7 @@ BatchItem LineMaker::from_json(int64_t number, std::string_view json) {
   std::optional<std::string> id;
   bool is_named = false;  // the line's own id, or the lack of one, has been read
   try {
-    const ReadJson root = parse_outside_json(json, kLineDepth);
+    const ReadJson root = parse_outside_json(json, kRequestDepth);
     JsonFields line(root, "the line");
     id = line.text("custom_id");
     if (id == "") fail(ErrorKind::usage, "custom_id is empty");

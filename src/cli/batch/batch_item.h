@@ -24,6 +24,7 @@
 #include "base/sha256.h"
 #include "cli/options/inputs.h"
 #include "cli/options/json.h"
+#include "cli/options/messages.h"
 #include "engine/request.h"
 #include "text/chat_format.h"
 
@@ -95,7 +96,7 @@ Error at_line(int64_t number, const Error& error);
 // Makes items for one model and one command.
 class LineMaker {
  public:
-  using Tell = std::function<void(const std::string& name)>;
+  using Tell = TellUnknown;
   // `defaults`: the request of a line without fields; lines' seeds are derived from its seed.
   // `tell` gets the name of each unknown field once, but only of the first 32, since they are kept.
   LineMaker(const Hash256& model, BatchRequest defaults, Tell tell)

@@ -2,16 +2,12 @@
 // llama.cpp and vLLM have in its place.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 
 #include "cli/options/json.h"
 
 namespace dsv32 {
-
-// The value at a JSON pointer in a line's body, its keys in the order of the line, which ReadJson loses.
-using InOrder = std::function<Json(const std::string& pointer)>;
 
 // The constraint that the body asks for (constrain/constraint.h); empty: it asks for any text; nothing: it
 // says nothing. A field of response_format that is not known is refused, because it may change the answer.

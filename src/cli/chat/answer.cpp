@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
+#include "cli/options/messages.h"
 
 namespace dsv32 {
 namespace {
@@ -25,7 +26,8 @@ Json token_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
 
 // Adds finish_reason and logprobs to a choice.
 void end_choice(Json& choice, const GenerationResult& result, const Tokenizer& tokenizer) {
-  choice["finish_reason"] = finish_reason_name(result.finish_reason);
+  const bool calls = result.finish_reason == FinishReason::stop && !result.completion.calls.empty();
+  choice["finish_reason"] = calls ? "tool_calls" : finish_reason_name(result.finish_reason);
   if (result.logprobs.empty()) return;
   Json& content = choice["logprobs"]["content"] = Json::array();
   for (const TokenRecord& record : result.logprobs) {
@@ -94,7 +96,12 @@ std::string AnswerJson::whole(const GenerationResult& result) const {
   if (facts_.is_text_completion)
     return end(object("text_completion", {{"index", 0}, {"text", content}, {"reasoning_content", reasoning}}),
                result);
-  const Json message{{"role", "assistant"}, {"content", content}, {"reasoning_content", reasoning}};
+  Json message{{"role", "assistant"}, {"content", content}, {"reasoning_content", reasoning}};
+  if (const std::vector<ToolCall>& calls = result.completion.calls; !calls.empty()) {
+    if (content.empty()) message["content"] = nullptr;
+    message["tool_calls"] = calls_json(calls);
+    message["calls_text"] = sanitize_utf8(result.completion.calls_text);
+  }
   return end(object("chat.completion", {{"index", 0}, {"message", message}}), result);
 }
 
@@ -107,7 +114,15 @@ std::string AnswerJson::piece(const char* field, const std::string& text) {
 }
 
 std::string AnswerJson::last(const GenerationResult& result) {
-  return begin() + end(chunk(Json::object()), result) + "\n";
+  std::string text = begin();
+  if (const std::vector<ToolCall>& calls = result.completion.calls; !calls.empty()) {
+    Json list = calls_json(calls);
+    for (size_t i = 0; i < list.size(); ++i) list[i]["index"] = i;
+    text +=
+        chunk({{"tool_calls", list}, {"calls_text", sanitize_utf8(result.completion.calls_text)}}).dump() +
+        "\n";
+  }
+  return text + end(chunk(Json::object()), result) + "\n";
 }
 
 AnswerPrinter::AnswerPrinter(const Style& style, StatusLine& status, GracefulStop& stop, Keep keep, Sink out,
@@ -166,6 +181,12 @@ void AnswerPrinter::on_notice(const std::string& line) {
   say(line);
 }
 
+void AnswerPrinter::print_calls(const std::vector<ToolCall>& calls) {
+  if (!style_.prints || calls.empty()) return;
+  end_reasoning();
+  print_out((last_out_ == '\0' || last_out_ == '\n' ? "" : "\n") + call_lines(calls));
+}
+
 void AnswerPrinter::finish(bool is_thinking_closed, bool is_broken_off) {
   if (is_thinking_closed)
     end_reasoning();
@@ -192,6 +213,15 @@ void AnswerPrinter::print_err(const std::string& text, bool is_dim) {
   last_err_ = text.back();
   const std::string shown = wrap_.wrap(text, style_.wraps ? columns() : 0);
   err_(is_dim ? kDim + shown + kReset : shown);
+}
+
+// Arguments stand as the model wrote them. JSON has line ends only between its parts.
+std::string call_lines(const std::vector<ToolCall>& calls) {
+  std::string lines;
+  for (const ToolCall& call : calls)
+    lines += R"({"name":)" + Json(sanitize_utf8(call.name)).dump() + R"(,"arguments":)" +
+             replaced(replaced(call.arguments, "\n", " "), "\r", " ") + "}\n";
+  return lines;
 }
 
 std::string prefill_progress(int64_t n_done, int64_t n_total, int64_t n_cached, double seconds) {

@@ -40,7 +40,8 @@ class AnswerJson {
   // Or objects of OpenAI's "chat.completion.chunk", each a line. `field`: "reasoning_content" or "content".
   // The first piece has the chunk with the role before it.
   std::string piece(const char* field, const std::string& text);
-  // The last chunk: finish_reason, usage, seed and timings.
+  // The calls, if there are any, in a chunk of their own; then the last chunk: finish_reason, usage, seed and
+  // timings.
   std::string last(const GenerationResult& result);
 
  private:
@@ -87,6 +88,8 @@ class AnswerPrinter : public Listener {
   void on_notice(const std::string& line) override;
   bool is_interrupted() override { return stop_.is_requested(); }
 
+  // Prints calls behind the answer, in lines of their own (call_lines()).
+  void print_calls(const std::vector<ToolCall>& calls);
   // Ends the last line; an empty answer gets a line end too, unless it was broken off. `is_thinking_closed`:
   // </think> came, perhaps with no answer after it.
   void finish(bool is_thinking_closed, bool is_broken_off = false);
@@ -109,6 +112,9 @@ class AnswerPrinter : public Listener {
   bool is_reasoning_ = false;
   char last_out_ = '\0', last_err_ = '\n';
 };
+
+// Each call as a line of JSON: {"name":...,"arguments":{...}}
+std::string call_lines(const std::vector<ToolCall>& calls);
 
 // "reading prompt 18,432 / 61,002 tokens (12,288 from cache)  1,240 t/s  34 s left"
 std::string prefill_progress(int64_t n_done, int64_t n_total, int64_t n_cached, double seconds);

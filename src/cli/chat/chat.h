@@ -21,8 +21,9 @@ namespace dsv32 {
 // The commands return the exit code and throw Error.
 //
 // `dsv32 run`: one prompt in, one answer out. Standard output is the answer and nothing else, or with --json
-// one object. With --talk or --continue the prompt is a talk's next question (talk.h). Exit code 6: no answer
-// began, or the full context cut it; 129, 130, 143: a signal ended it.
+// one object; tool calls are lines behind the answer. With --talk or --continue the prompt is a talk's next
+// question (talk.h). Exit code 6: no answer began, or the full context cut it; 129, 130, 143: a signal ended
+// it.
 int run_command(const Options& options);
 
 // `dsv32 chat`: a talk at the terminal. Error{usage} when standard output is no terminal.
@@ -59,6 +60,7 @@ class Conversation {
   void ask(const std::string& message);
   void answer();
   void conclude(const GenerationResult& result);
+  void show_next_call() const;
   void try_save(const Message* answer = nullptr);
   void show(std::string_view text);
   int leave();

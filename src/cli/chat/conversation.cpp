@@ -15,10 +15,15 @@
 namespace dsv32 {
 namespace {
 
+// What the next prompt is made of. Talks do not keep tools.
+std::vector<Message> prompt_messages(const Talk& talk, const Options& options) {
+  return options.tools.empty() ? talk.messages : with_tools(talk.messages, options.tools);
+}
+
 // A resumed talk's next prompt with an empty question: its prefix does not depend on the question.
-std::vector<int32_t> known_prompt(Talk talk, const Tokenizer& tokenizer, std::optional<ChatKind> format) {
+std::vector<int32_t> known_prompt(Talk talk, const Tokenizer& tokenizer, const Options& options) {
   talk.ask({});
-  return ChatFormat(tokenizer, format).encode(talk.messages, talk.thinking);
+  return ChatFormat(tokenizer, options.chat_format).encode(prompt_messages(talk, options), talk.thinking);
 }
 
 void report_talk(const HeldTalk& talk, const std::string& model) {
@@ -43,7 +48,7 @@ int chat_command(const Options& options) {
          "dsv32 run answers a prompt in a pipe");
   HeldTalk talk(options, read_system(options));
   Model model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
-    prefixes.prefetch(known_prompt(talk, tokenizer, options.chat_format), talk.decoded);
+    prefixes.prefetch(known_prompt(talk, tokenizer, options), talk.decoded);
   });
   const std::string name = model_name(model.path());
   if (!options.quiet) {
@@ -96,6 +101,7 @@ int Conversation::leave() {
 
 // Ctrl-C ends an answer. At the prompt it drops the typed text; twice at an empty prompt it leaves.
 int Conversation::run() {
+  show_next_call();
   for (bool is_warned = false; !stop_.must_leave();) {
     stop_.forget_interrupt();
     std::string message;
@@ -150,21 +156,22 @@ LineEditor::Event Conversation::read_message(std::string& message, bool& is_comm
   return LineEditor::Event::line;
 }
 
-// Saves the question before the model reads it, which may take long. When an attached file cannot be read,
-// the message stays unsent, for /edit.
+// Saves the question, or a call's result, before the model reads it, which may take long. When an attached
+// file cannot be read, the message stays unsent, for /edit.
 void Conversation::ask(const std::string& message) {
   try {
-    talk_.ask(attached_ + with_attachments(message));
+    const std::string text = attached_ + with_attachments(message);
+    talk_.next_call() ? talk_.add_result(text) : talk_.ask(text);
   } catch (const Error& error) {
     draft_ = as_sent(message);
     return write_err(error_text(error.what(), "the message is not sent; /edit has it"));
   }
   attached_.clear();
   try_save();
-  answer();
+  talk_.next_call() ? show_next_call() : answer();
 }
 
-// Answers the last message, which is the user's.
+// Answers the last message, which is the user's or the result of the last call.
 void Conversation::answer() {
   StatusLine status(terminal_.can_redraw, options_.quiet);
   AnswerPrinter printer({.thinking = options_.shown_thinking(),
@@ -175,14 +182,16 @@ void Conversation::answer() {
   options_.generation.sampling.seed = seed_++;
   options_.generation.thinking = thinks(format_.kind(), talk_.thinking);
   try {
-    const GenerationResult result = generate(model_,
-                                             {.tokenizer = &model_.tokenizer(),
-                                              .prompt = format_.encode(talk_.messages, talk_.thinking),
-                                              .options = options_.generation,
-                                              .decoded = talk_.decoded,
-                                              .talk = 1},
-                                             printer);
+    const GenerationResult result =
+        generate(model_,
+                 {.tokenizer = &model_.tokenizer(),
+                  .prompt = format_.encode(prompt_messages(talk_, options_), talk_.thinking),
+                  .options = options_.generation,
+                  .decoded = talk_.decoded,
+                  .talk = 1},
+                 printer);
     status.erase();
+    printer.print_calls(result.completion.calls);
     printer.finish(result.completion.thinking_closed);
     conclude(result);
   } catch (const Error& error) {
@@ -200,10 +209,19 @@ void Conversation::conclude(const GenerationResult& result) {
   buffer_tally_.n_rows += result.buffer_tally.n_rows, buffer_tally_.n_misses += result.buffer_tally.n_misses;
   if (result.finish_reason == FinishReason::length && result.n_held_tokens == model_.facts().context)
     say("the context is full: /clear begins anew; dsv32 chat -c N holds more");
-  if (result.completion.content.empty() && result.finish_reason != FinishReason::stop)
+  const Completion& answer = result.completion;
+  if (answer.content.empty() && answer.calls.empty() && result.finish_reason != FinishReason::stop)
     return say("ended before the answer began: /retry asks again");
+  if (answer.is_call_cut) say("a call was cut: /retry asks again");
   talk_.add_answer(result);
   try_save();
+  show_next_call();
+}
+
+// Nothing is executed: the person types what the tool says, or names a file of it.
+void Conversation::show_next_call() const {
+  if (const ToolCall* call = talk_.next_call())
+    say("type the result of " + visible(call->name, false, 80) + ", @PATH adds a file");
 }
 
 }  // namespace dsv32

@@ -216,8 +216,9 @@ void Conversation::print_settings(const std::string& name) const {
 // Asks for documents that a schema accepts, as --schema does, or for any text again. Talks do not keep it.
 void Conversation::set_schema(const std::string& given) {
   if (given == "-") return say("the messages are on standard input, a schema cannot be read from it");
+  if (!options_.tools.empty()) return say("an answer that may call tools is no document");
   GenerationOptions changed = options_.generation;
-  changed.constraint = given == "off" ? "" : read_schema(attachment_path(given), options_.quiet);
+  changed.constraint = given == "off" ? "" : read_schema(attachment_path(given), options_);
   changed.check();
   options_.generation = std::move(changed);
   print_settings("schema");
@@ -236,14 +237,14 @@ void Conversation::retry(const std::string&) {
   std::vector<Message>& messages = talk_.messages;
   std::optional<Message> former;
   if (talk_.has_answer()) former = std::move(messages.back()), messages.pop_back();
-  if (!talk_.has_question()) return say("there is no answer yet");
+  if (!talk_.awaits_answer()) return say("there is no answer yet");
   answer();
-  if (former && talk_.has_question()) messages.push_back(std::move(*former));
+  if (former && talk_.awaits_answer()) messages.push_back(std::move(*former));
 }
 
 void Conversation::undo(const std::string&) {
   constexpr size_t kShownChars = 60;
-  if (talk_.has_answer()) talk_.messages.pop_back();
+  while (std::ssize(talk_.messages) > talk_.has_system() && !talk_.has_question()) talk_.messages.pop_back();
   if (!talk_.has_question()) return say("there is nothing to take back");
   draft_ = talk_.messages.back().content;
   talk_.messages.pop_back();
@@ -273,6 +274,7 @@ void Conversation::print_tokens(const std::string&) {
     const Message& message = talk_.messages[i];
     const char* who = message.role == Message::Role::system ? "system"
                       : message.role == Message::Role::user ? "you"
+                      : message.role == Message::Role::tool ? "result"
                                                             : "answer";
     const int64_t n = n_tokens(i + 1);
     say(format("%9s  %-6s  %s", with_thousands(n - n_before).c_str(), who,

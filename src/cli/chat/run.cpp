@@ -14,6 +14,7 @@
 #include "cli/chat/talk.h"
 #include "cli/options/flags.h"
 #include "cli/options/inputs.h"
+#include "cli/options/messages.h"
 #include "cli/warm/model.h"
 
 namespace dsv32 {
@@ -30,9 +31,12 @@ void report(const GenerationResult& result, const Options& options, const Termin
 }
 
 // Reports an answer that is empty or cut, though not interrupted, unless -n 0 asked for none. Returns the
-// exit code: 0 also for an answer that began and was cut by -n, unless it has to be a whole document.
+// exit code: 0 also for an answer that began and was cut by -n, unless it has to be a whole document or is a
+// call.
 int conclude(const GenerationResult& result, const GenerationOptions& asked, int64_t context, bool is_quiet) {
-  const bool has_begun = !result.completion.content.empty(),
+  const Completion& answer = result.completion;
+  const bool has_begun = !answer.content.empty() || !answer.calls.empty() || answer.is_call_cut,
+             has_to_be_whole = !asked.constraint.empty() || answer.is_call_cut,
              is_as_asked = result.n_answer_tokens() == asked.max_answer;
   const bool has_ended = result.finish_reason == FinishReason::stop;
   if (asked.max_answer == 0 || (has_begun && has_ended)) return 0;
@@ -43,8 +47,7 @@ int conclude(const GenerationResult& result, const GenerationOptions& asked, int
   const std::string text = (has_begun ? "the answer is cut: " : "no answer: ") + why;
   const bool is_thinking = result.n_thinking_tokens == result.n_completion_tokens;
   const char* hint = !has_begun && is_thinking ? "--think-max N ends thinking in time" : "";
-  if (!has_begun || !is_as_asked || !asked.constraint.empty())
-    return write_err(error_text(text, hint)), kNoWholeAnswer;
+  if (!has_begun || !is_as_asked || has_to_be_whole) return write_err(error_text(text, hint)), kNoWholeAnswer;
   if (!is_quiet) say("note: " + text);
   return 0;
 }
@@ -76,12 +79,15 @@ void keep_answer(HeldTalk& talk, const GenerationResult& result, const std::stri
 
 int run_command(const Options& options) {
   const Terminal terminal = examine_terminal(options.color);
-  const PromptText text = read_prompt(options, terminal.is_in);
+  const bool has_messages = !options.messages.empty();
+  const GivenMessages given = has_messages ? read_messages(options) : GivenMessages();
+  const PromptText text = has_messages ? PromptText() : read_prompt(options, terminal.is_in);
   warn_of_model_in_prompt(options);
   std::optional<HeldTalk> talk = ask_in_talk(options, text);
   const std::vector<TokenRun> decoded = talk ? talk->decoded : std::vector<TokenRun>();
   const auto start = std::chrono::steady_clock::now();
   const auto prompt_with = [&](const Tokenizer& tokenizer) {
+    if (has_messages) return make_prompt(tokenizer, given.messages, chat_choice(options));
     if (!talk) return make_prompt(tokenizer, text, options.is_raw, chat_choice(options));
     return make_prompt(tokenizer, talk->messages, {options.chat_format, talk->thinking});
   };
@@ -96,6 +102,7 @@ int run_command(const Options& options) {
   if (prompt.is_raw && !options.is_raw && !options.quiet)
     say("note: the prompt begins with the model's first token and is taken as rendered already");
   GenerationOptions generation = with_recommended(options, model.file()).generation;
+  given.tools.ask_for(generation);
   generation.thinking = prompt.thinking;
   generation.sampling.seed = choose_seed(options);
 
@@ -118,6 +125,7 @@ int run_command(const Options& options) {
   status.erase();
   if (talk) keep_answer(*talk, result, name);
   const bool is_interrupted = result.finish_reason == FinishReason::interrupted;
+  printer.print_calls(result.completion.calls);
   if (!options.json)
     printer.finish(result.completion.thinking_closed, is_interrupted);
   else if (!is_interrupted || result.n_completion_tokens > 0)

@@ -38,18 +38,43 @@ Value required(const JsonFields& fields, const char* key, std::optional<Value> v
   return std::move(*value);
 }
 
-// A talk may begin with the system's message; then user and assistant take turns.
-Message parse_message(const ReadJson& object, const std::vector<Message>& before) {
-  const std::string where = format("messages[%zu]", before.size());
+std::vector<ToolCall> parse_calls(const ReadJson& list, const std::string& where) {
+  std::vector<ToolCall> calls;
+  check(list.is_array(), where + "calls is no list");
+  for (const ReadJson& object : list) {
+    JsonFields fields(object, where + "calls", where + "calls.");
+    calls.push_back({required(fields, "name", fields.text("name")),
+                     required(fields, "arguments", fields.text("arguments"))});
+  }
+  return calls;
+}
+
+// A talk may begin with the system's message; then user and assistant take turns, with results of calls
+// behind the assistant's.
+Speaker parse_role(const std::string& role, const std::string& where, const Talk& before) {
+  const bool is_system = before.messages.empty() && role == role_name(Speaker::system);
+  const Speaker expected = is_system                ? Speaker::system
+                           : before.awaits_answer() ? Speaker::assistant
+                           : before.next_call()     ? Speaker::tool
+                                                    : Speaker::user;
+  const bool is_broken_off = !before.has_question() && role == role_name(Speaker::user);
+  check(role == role_name(expected) || is_broken_off,
+        format("%s.role is '%s', expected %s", where.c_str(), visible(role, false, 40).c_str(),
+               role_name(expected)));
+  return is_broken_off ? Speaker::user : expected;
+}
+
+Message parse_message(const ReadJson& object, const Talk& before) {
+  const std::string where = format("messages[%zu]", before.messages.size());
   JsonFields fields(object, where, where + ".");
-  const std::string role = required(fields, "role", fields.text("role"));
-  const bool has_question = !before.empty() && before.back().role == Speaker::user;
-  const bool is_system = before.empty() && role == role_name(Speaker::system);
-  const Speaker expected = is_system ? Speaker::system : has_question ? Speaker::assistant : Speaker::user;
-  check(role == role_name(expected), format("%s.role is '%s', expected %s", where.c_str(),
-                                            visible(role, false, 40).c_str(), role_name(expected)));
-  return {expected, required(fields, "content", fields.text("content")),
-          required(fields, "reasoning", fields.text("reasoning"))};
+  const Speaker role = parse_role(required(fields, "role", fields.text("role")), where, before);
+  Message message{role, required(fields, "content", fields.text("content")),
+                  required(fields, "reasoning", fields.text("reasoning"))};
+  const ReadJson* calls = fields.find("calls");
+  if (role != Speaker::assistant || !calls) return message;
+  message.calls = parse_calls(*calls, where + ".");
+  message.calls_text = fields.text("calls_text").value_or("");
+  return message;
 }
 
 std::vector<TokenRun> parse_runs(const ReadJson& list) {
@@ -75,7 +100,7 @@ Talk read_talk(const ReadJson& root) {
   const ReadJson* messages = fields.find("messages");
   check(messages != nullptr, "messages is missing");
   check(messages->is_array(), "messages is no list");
-  for (const ReadJson& object : *messages) talk.messages.push_back(parse_message(object, talk.messages));
+  for (const ReadJson& object : *messages) talk.messages.push_back(parse_message(object, talk));
   return talk;
 }
 
@@ -94,13 +119,29 @@ void Talk::set_system(const std::string& text) {
   if (!text.empty()) messages.insert(messages.begin(), {Speaker::system, text, {}});
 }
 
+const ToolCall* Talk::next_call() const {
+  size_t n_results = 0;
+  for (auto message = messages.rbegin(); message != messages.rend(); ++message, ++n_results)
+    if (message->role != Speaker::tool)
+      return n_results < message->calls.size() ? &message->calls[n_results] : nullptr;
+  return nullptr;
+}
+
+bool Talk::awaits_answer() const {
+  const bool is_result = !messages.empty() && messages.back().role == Speaker::tool;
+  return has_question() || (is_result && !next_call());
+}
+
 void Talk::ask(const std::string& question) {
   if (has_question()) messages.pop_back();
   messages.push_back({Speaker::user, question, {}});
 }
 
+void Talk::add_result(const std::string& text) { messages.push_back({Speaker::tool, text, {}}); }
+
 void Talk::add_answer(const GenerationResult& answer) {
-  messages.push_back({Speaker::assistant, answer.completion.content, answer.completion.reasoning});
+  const Completion& made = answer.completion;
+  messages.push_back({Speaker::assistant, made.content, made.reasoning, made.calls, made.calls_text});
   decoded = answer.decoded;
 }
 
@@ -115,14 +156,21 @@ std::string Talk::summary() const {
 }
 
 const char* role_name(Message::Role role) {
-  return role == Speaker::system ? "system" : role == Speaker::user ? "user" : "assistant";
+  constexpr const char* kNames[] = {"system", "user", "assistant", "tool"};
+  return kNames[static_cast<size_t>(role)];
 }
 
 std::string talk_json(const Talk& talk) {
   Json messages = Json::array(), decoded = Json::array();
-  for (const Message& message : talk.messages)
+  for (const Message& message : talk.messages) {
     messages.push_back(
         {{"role", role_name(message.role)}, {"content", message.content}, {"reasoning", message.reasoning}});
+    if (message.calls.empty()) continue;
+    Json& calls = messages.back()["calls"] = Json::array();
+    for (const ToolCall& call : message.calls)
+      calls.push_back({{"name", call.name}, {"arguments", call.arguments}});
+    messages.back()["calls_text"] = message.calls_text;
+  }
   for (const TokenRun& run : talk.decoded) decoded.push_back({run.begin, run.end});
   const Json root{{kVersionKey, kVersion},         {"used_ms", talk.used_ms},
                   {"model", talk.model},           {"thinking", talk.thinking},

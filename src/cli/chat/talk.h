@@ -20,7 +20,8 @@ namespace dsv32 {
 inline constexpr size_t kMaxTalkBytes = size_t{64} << 20;  // of a file, read or written
 
 // The messages: the system's, if there is one, then the user's and the assistant's in turns. The last
-// question may have no answer yet.
+// question may have no answer yet. Results of tools follow an answer with calls, in their order; a question
+// may come before all are there.
 struct Talk {
   std::string model;     // by model_name()
   bool thinking = true;  // as /think left it
@@ -32,15 +33,20 @@ struct Talk {
   // Whether the last message is the user's; the assistant's.
   bool has_question() const { return !messages.empty() && messages.back().role == Message::Role::user; }
   bool has_answer() const { return !messages.empty() && messages.back().role == Message::Role::assistant; }
+  // The call of the last answer whose result is the next message; null: none waits.
+  const ToolCall* next_call() const;
+  // Whether the assistant's message is next.
+  bool awaits_answer() const;
   void set_system(const std::string& text);  // empty: none
   // Adds the user's next question, or replaces one that was not answered.
   void ask(const std::string& question);
+  void add_result(const std::string& text);  // of next_call()
   void add_answer(const GenerationResult& answer);
   std::string first_question() const;
   std::string summary() const;  // "2 turns, used 3 days ago"
 };
 
-const char* role_name(Message::Role role);  // "system", "user", "assistant"
+const char* role_name(Message::Role role);  // "system", "user", "assistant", "tool"
 
 // One line. Malformed UTF-8 becomes U+FFFD, everything else comes back from parse_talk() as it was.
 std::string talk_json(const Talk& talk);

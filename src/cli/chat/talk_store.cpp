@@ -12,9 +12,11 @@
 #include "base/error.h"
 #include "base/file_system.h"
 #include "base/text.h"
+#include "cli/chat/answer.h"
 #include "cli/chat/chat.h"
 #include "cli/chat/talk.h"
 #include "cli/options/json.h"
+#include "cli/options/messages.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"
 
@@ -83,16 +85,26 @@ std::string as_text(const Talk& talk, const char* heading) {
   std::string text;
   for (const Message& message : talk.messages) {
     text += std::string(heading) + role_name(message.role) + "\n\n" + message.content;
+    if (!message.calls.empty()) text += (message.content.empty() ? "" : "\n\n") + call_lines(message.calls);
     text += text.ends_with('\n') ? "\n" : "\n\n";
   }
   return text;
 }
 
+// Calls are named by their messages' and their own places.
 std::string as_messages(const Talk& talk) {
   Json messages = Json::array();
+  std::vector<ToolCall> calls;  // of the last answer; those without a result
   for (const Message& message : talk.messages) {
     Json object{{"role", role_name(message.role)}, {"content", sanitize_utf8(message.content)}};
     if (!message.reasoning.empty()) object["reasoning_content"] = sanitize_utf8(message.reasoning);
+    if (message.role == Message::Role::assistant) calls = message.calls;
+    for (size_t k = 0; k < message.calls.size(); ++k)
+      calls[k].id = format("call_%zu_%zu", messages.size(), k);
+    if (!message.calls.empty())
+      object["tool_calls"] = calls_json(calls), object["calls_text"] = sanitize_utf8(message.calls_text);
+    if (message.role == Message::Role::tool && !calls.empty())
+      object["tool_call_id"] = calls.front().id, calls.erase(calls.begin());
     messages.push_back(object);
   }
   return Json{{"messages", messages}}.dump() + "\n";

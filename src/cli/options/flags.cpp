@@ -350,6 +350,16 @@ const Flag kAsking[] = {
      kRun | kPrompt | kCheck | kOnce, [](O& o) { return field(o.prompt); }},
     {"file,prompt-file,f", "FILE", "a text before the prompt; may be repeated; - is standard input", "Prompt",
      kRun | kPrompt | kCheck | kOnce, [](O& o) { return field(o.files); }},
+    {"messages", "FILE",
+     "the whole conversation in place of a prompt, as JSON: a list of messages in OpenAI's form, or an "
+     "object "
+     "with messages and perhaps tools; - is standard input",
+     "Prompt", kRun | kOnce, [](O& o) { return field(o.messages); }},
+    {"tools", "FILE",
+     "what the answer may call: OpenAI's list of tools, a file, - for standard input, or JSON itself; calls "
+     "are "
+     "printed as JSON, one a line, and in a chat their results are asked for",
+     "Prompt", kTalking | kOnce, [](O& o) { return field(o.tools); }},
     {"system", "TEXT", "the system prompt (in a batch: of lines with a prompt instead of messages)", "Prompt",
      kGenerating | kPrompt, [](O& o) { return field(o.system_text); }},
     {"system-file", "FILE", "the same, from a file", "Prompt", kGenerating | kPrompt,

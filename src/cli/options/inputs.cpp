@@ -132,8 +132,6 @@ bool is_path(const std::string& name) {
   return name.find('/') != name.npos || name.ends_with(".gguf") || fs::exists(name, error);
 }
 
-constexpr size_t kMaxTextBytes = size_t{64} << 20;
-
 void append_part(std::string& text, const std::string& part) {
   if (part.empty()) return;
   if (!text.empty() && text.back() != '\n') text += '\n';
@@ -184,12 +182,25 @@ bool is_stopgap(const Options& options, const std::string& path) {
          std::ranges::count(kOurs, path) > 0;
 }
 
-std::string read_input(const std::string& path, const Options& options) {
+std::string read_input(const std::string& path, const Options& options, size_t max_bytes) {
   const bool is_told = path == "-" && !options.quiet;
   const bool can_leave = find_flag(flags_of(options.command), "no-stdin") != nullptr;
   const std::string line =
       std::string("reading standard input to its end") + (can_leave ? "; --no-stdin leaves it alone" : "");
-  return read_text(path, kMaxTextBytes, is_told ? [&] { say(line); } : std::function<void()>());
+  return read_text(path, max_bytes, is_told ? [&] { say(line); } : std::function<void()>());
+}
+
+std::optional<GivenJson> read_json(const std::string& given, char first, const Options& options) {
+  constexpr size_t kMostBytes = size_t{1} << 20;
+  const size_t begin = given.find_first_not_of(" \t\r\n");
+  if (begin != given.npos && given[begin] == first) {
+    if (given.size() > kMostBytes) fail(ErrorKind::usage, "the JSON of a flag is longer than 1 MiB");
+    return GivenJson{"the JSON given", given};
+  }
+  std::error_code error;
+  const bool is_file = fs::exists(given, error) && !fs::is_directory(given, error);
+  if (given != "-" && !is_file) return std::nullopt;
+  return GivenJson{given == "-" ? "standard input" : visible(given), read_input(given, options, kMostBytes)};
 }
 
 std::string read_system(const Options& options) {
@@ -199,6 +210,7 @@ std::string read_system(const Options& options) {
 PromptText read_prompt(const Options& options, bool is_in_terminal) {
   PromptText text;
   text.system = read_system(options);
+  text.tools = options.tools;
   if (!is_in_terminal && !options.leaves_stdin && options.n_stdin() == 0)
     append_part(text.user, read_input("-", options));
   for (const std::string& path : options.files) append_part(text.user, read_input(path, options));
@@ -232,13 +244,13 @@ Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_r
     std::vector<Message> messages;
     if (!text.system.empty()) messages.push_back({Message::Role::system, text.system, {}});
     messages.push_back({Message::Role::user, text.user, {}});
+    if (!text.tools.empty()) messages = with_tools(std::move(messages), text.tools);
     return make_prompt(tokenizer, messages, choice);
   }
-  if (!text.system.empty())
-    fail(ErrorKind::usage,
-         format("the prompt begins with %s and is taken as rendered already, a system prompt "
-                "cannot be added to it",
-                visible(bos).c_str()));
+  if (!text.system.empty() || !text.tools.empty())
+    fail(ErrorKind::usage, format("the prompt begins with %s and is taken as rendered already, %s cannot be "
+                                  "added to it",
+                                  visible(bos).c_str(), text.system.empty() ? "tools" : "a system prompt"));
   prompt.ids = tokenizer.encode(text.user, true);
   if (prompt.ids.empty() || prompt.ids[0] != tokenizer.bos_id())
     prompt.ids.insert(prompt.ids.begin(), tokenizer.bos_id());

@@ -29,12 +29,21 @@ std::vector<std::string> model_names();
 // Whether `path` is a model that came with the program and was taken because none was named.
 bool is_stopgap(const Options& options, const std::string& path);
 
-// Reads a text file or, for "-", standard input (and says so), 64 MiB at most. Throws Error{usage} when it
-// cannot be read.
-std::string read_input(const std::string& path, const Options& options);
+// Reads a text file or, for "-", standard input (and says so). Throws Error{usage} when it cannot be read.
+inline constexpr size_t kMaxTextBytes = size_t{64} << 20;
+std::string read_input(const std::string& path, const Options& options, size_t max_bytes = kMaxTextBytes);
+
+// What a flag's value means where it may be JSON itself, which begins with `first`, or else a file or "-":
+// the text, at most 1 MiB, and what messages call it. Nothing when there is no such file. Throws
+// Error{usage}.
+struct GivenJson {
+  std::string name, text;
+};
+std::optional<GivenJson> read_json(const std::string& given, char first, const Options& options);
 
 struct PromptText {
   std::string system, user;
+  std::string tools = {};  // of Message::tools
 };
 
 // Reads all parts to their ends, 64 MiB together. Standard input is a part where `-` names it; unnamed, it is
@@ -61,7 +70,7 @@ struct Prompt {
 };
 
 // A text with `is_raw`, or one that begins with the BOS token's name, is rendered already. Throws
-// Error{usage} for a system prompt beside it, and what the other function throws.
+// Error{usage} for a system prompt or tools beside it, and what the other function throws.
 Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_raw, const ChatChoice& choice);
 
 // Throws Error{model} when the vocabulary lacks a token of the chat format, Error{usage} when the format

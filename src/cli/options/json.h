@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -21,6 +22,9 @@ namespace dsv32 {
 using ReadJson = nlohmann::json;      // sorted: finds a key fast among many
 using Json = nlohmann::ordered_json;  // keys stay in the order of writing
 
+// Levels of nested JSON in a request: a schema of 64 in a tool in a body.
+inline constexpr int kRequestDepth = 80;
+
 // `Kind`: ReadJson or Json. Throws Error{usage} with the cause when `text` is no JSON or nests deeper than
 // `max_depth`: a million levels would take all memory.
 template <typename Kind = ReadJson>
@@ -29,6 +33,10 @@ Kind parse_outside_json(std::string_view text, int max_depth);
 // The text of the field `key` in an object with an error elsewhere. Nothing when the field is missing, is no
 // text, or is there twice.
 std::optional<std::string> salvaged_text(std::string_view broken_json, std::string_view key);
+
+// The value at a JSON pointer in an object from outside, its keys in the order of the text, which ReadJson
+// loses.
+using InOrder = std::function<Json(const std::string& pointer)>;
 
 class JsonFields {
  public:

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "cli/options/flags.h"
 #include "cli/options/schema.h"
+#include "cli/options/tools.h"
 #include "cli/terminal/user_files.h"
 
 namespace dsv32 {
@@ -22,9 +23,10 @@ constexpr size_t kMostSettingsBytes = 1 << 20;
 
 // Pairs of flags that contradict each other: one on the command line hides the other in the settings file.
 constexpr const char* kRivals[][2] = {
-    {"model", "synthetic"}, {"model", "type"},    {"system", "system-file"}, {"system", "raw"},
-    {"system-file", "raw"}, {"quiet", "verbose"}, {"think", "no-think"},     {"ordered", "retry-failed"},
-    {"color", "no-color"},  {"stop", "schema"},   {"stop", "json-only"},
+    {"model", "synthetic"}, {"model", "type"},      {"system", "system-file"},   {"system", "raw"},
+    {"system-file", "raw"}, {"quiet", "verbose"},   {"think", "no-think"},       {"ordered", "retry-failed"},
+    {"color", "no-color"},  {"stop", "schema"},     {"stop", "json-only"},       {"raw", "tools"},
+    {"raw", "messages"},    {"system", "messages"}, {"system-file", "messages"},
 };
 
 struct Line : GivenFlag {
@@ -123,6 +125,26 @@ void check_document(const Options& options) {
             name + " leaves standard output to the document, --thinking takes show or hide beside it");
 }
 
+// Tools, and a conversation from a file.
+void check_tools(const Options& options, bool has_system, bool is_talk) {
+  const BatchOptions& batch = options.batch;
+  const bool has_tools = options.given.contains("tools"), is_chat = options.command == Command::chat;
+  refuse_if(has_tools && options.tools.empty(), "--tools is empty");
+  refuse_if(has_tools && options.is_raw,
+            "--raw means that the prompt is rendered already, --tools cannot be added to it");
+  refuse_if(has_tools && (options.given.contains("schema") || options.given.contains("json-only")),
+            "an answer that may call --tools is no document, expected neither --schema nor --json-only");
+  refuse_if(has_tools && !is_chat && is_talk, "a talk goes on with --tools in chat alone");
+  refuse_if(is_chat && options.tools == "-",
+            "the messages of a chat are on standard input, --tools cannot be read from it");
+  if (!options.given.contains("messages")) return;
+  refuse_if(options.messages.empty(), "--messages is empty");
+  refuse_if(
+      options.prompt || !options.words.empty() || !options.files.empty() || has_system || options.is_raw ||
+          batch.is_each || batch.is_lines || is_talk,
+      "--messages is the whole conversation, expected no prompt, file, system prompt or talk beside it");
+}
+
 void check_together(const Options& options) {
   const BatchOptions& batch = options.batch;
   const bool is_batch = options.command == Command::batch, is_each_or_lines = batch.is_each || batch.is_lines;
@@ -160,6 +182,7 @@ void check_together(const Options& options) {
             "a talk goes on with one prompt that is not rendered yet, without --raw, --each and --lines");
   refuse_if(options.n_stdin() > 1, "standard input (-) is named more than once");
   check_document(options);
+  check_tools(options, has_system, is_talk);
   refuse_if(options.command == Command::inspect_logits &&
                 (options.token_list.empty() || options.output_path.empty()),
             "inspect logits needs --tokens IDS and --out FILE");
@@ -187,7 +210,12 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
   for (const GivenFlag& flag : given.flags) flag.apply(options);
   options.words = given.words;
   check_together(options);
-  if (!options.schema.empty()) options.generation.constraint = read_schema(options.schema, options.quiet);
+  if (!options.schema.empty()) options.generation.constraint = read_schema(options.schema, options);
+  if (!options.tools.empty()) {
+    const Tools tools = read_tools(options.tools, options);
+    options.tools = tools.json;
+    tools.ask_for(options.generation);
+  }
   options.generation.check();
   return options;
 }
@@ -195,7 +223,8 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
 int64_t Options::n_stdin() const {
   const bool is_unnamed = command == Command::run && batch.is_lines && files.empty();
   return std::ranges::count(files, "-") + (prompt == "-") + (words == std::vector<std::string>{"-"}) +
-         (system_file == "-") + (batch.input_path == "-") + (schema == "-") + is_unnamed;
+         (system_file == "-") + (batch.input_path == "-") + (schema == "-") + (tools == "-") +
+         (messages == "-") + is_unnamed;
 }
 
 uint64_t choose_seed(const Options& options) { return options.seed ? *options.seed : std::random_device{}(); }

@@ -113,7 +113,9 @@ struct Options {
   std::string system_text, system_file;
   bool is_raw = false;
   std::optional<ChatKind> chat_format;  // nothing: the file's
-  std::string schema;  // --schema as given; parse_options() turns it into generation.constraint
+  std::string schema;    // --schema as given; parse_options() turns it into generation.constraint
+  std::string tools;     // --tools as given; parse_options() puts OpenAI's list in its place
+  std::string messages;  // --messages: the file
   // How many of the inputs are standard input because `-` names it, or because --lines names no file.
   int64_t n_stdin() const;
   bool is_thinking_given() const { return given.contains("think") || given.contains("no-think"); }

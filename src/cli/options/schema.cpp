@@ -2,26 +2,18 @@
 #include "cli/options/schema.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <sstream>
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/text.h"
-#include "cli/terminal/streams.h"
+#include "cli/options/inputs.h"
 #include "constrain/constraint.h"
 
 namespace dsv32 {
 namespace {
 
-constexpr size_t kMostSchemaBytes = size_t{1} << 20;
 constexpr int kSchemaDepth = 128;  // of nested JSON; compile_constraint() allows less, and says how much
-
-bool is_file(const std::string& name) {
-  std::error_code error;
-  return std::filesystem::exists(name, error) && !std::filesystem::is_directory(name, error);
-}
 
 bool is_field_name(const std::string& name) {
   return std::ranges::all_of(name, [](char c) {
@@ -75,22 +67,16 @@ Json parse_short_schema(const std::string& text) {
   return schema;
 }
 
-std::string read_schema(const std::string& given, bool is_quiet) {
-  const size_t begin = std::min(given.find_first_not_of(" \t\r\n"), given.size());
-  const bool is_stdin = given == "-", is_json = given.substr(begin, 1) == "{",
-             is_named = is_stdin || (!is_json && is_file(given));
-  const auto on_wait = [&] {
-    if (is_stdin && !is_quiet) say("reading the schema from standard input");
-  };
-  const std::string text = is_named ? read_text(given, kMostSchemaBytes, on_wait) : given;
+std::string read_schema(const std::string& given, const Options& options) {
+  GivenJson found = read_json(given, '{', options).value_or(GivenJson{});
+  const bool is_file = !found.name.empty();
+  if (!is_file && (given == "true" || given == "false")) found.text = given;
   try {
-    if (text.size() > kMostSchemaBytes) fail(ErrorKind::usage, "it is longer than 1 MiB");
-    if (is_named || is_json || given == "true" || given == "false")
-      return schema_constraint(parse_outside_json<Json>(text, kSchemaDepth));
+    if (is_file || !found.text.empty())
+      return schema_constraint(parse_outside_json<Json>(found.text, kSchemaDepth));
     if (given.find_first_of(" ,\n") != given.npos) return schema_constraint(parse_short_schema(given));
   } catch (const Error& error) {
-    const std::string name = is_stdin ? "standard input" : is_named ? visible(given) : "the schema";
-    throw Error(error.kind(), name + ": " + error.what(), error.hint());
+    throw Error(error.kind(), (is_file ? found.name : "the schema") + ": " + error.what(), error.hint());
   }
   fail(ErrorKind::usage, "there is no file " + visible(given, false, 80) + " with a schema",
        "the short form has a type, a comma or several lines: \"name str\", \"name, age int\"");

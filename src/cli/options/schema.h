@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/options/json.h"
+#include "cli/options/options.h"
 
 namespace dsv32 {
 
@@ -17,8 +18,7 @@ std::string schema_constraint(const Json& schema);
 // The same for the value of --schema or /set schema: "-" is standard input; what begins with a brace is JSON;
 // else it is the file of this name; where there is none, `true`, `false`, or the short form. A schema has at
 // most 1 MiB. Throws Error{usage} for what is none of these too.
-// `is_quiet`: does not say that it waits for standard input.
-std::string read_schema(const std::string& given, bool is_quiet);
+std::string read_schema(const std::string& given, const Options& options);
 
 // The schema of an object in the short form of simonw/llm: fields with commas between them, or, where there
 // is more than one line, one a line. A field is a name, perhaps a type (str, the default, int, float, bool),

@@ -1,0 +1,206 @@
+// See messages.h.
+#include "cli/options/messages.h"
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/options/inputs.h"
+#include "cli/terminal/streams.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr int kArgumentsDepth = 64;  // of nested JSON
+
+// A message's content: a text, or a list of parts that are texts.
+std::string content_of(JsonFields& message, const TellUnknown& tell) {
+  const ReadJson* content = message.find("content");
+  if (!content) return {};
+  if (!content->is_array()) return *message.text("content");
+  std::string text;
+  for (const ReadJson& part : *content) {
+    JsonFields fields(part, "a part of content", "messages.content.");
+    if (fields.text("type").value_or("text") != "text")
+      fail(ErrorKind::usage, "content has a part that is no text, which is not supported");
+    const std::optional<std::string> own = fields.text("text");
+    if (!own) fail(ErrorKind::usage, "content has a part without a text");
+    text += *own;
+    tell_unknown(fields, tell);
+  }
+  return text;
+}
+
+// A message's role. Also refuses calls of an older form, images and audio, which are not supported.
+Message::Role parse_role(JsonFields& message) {
+  for (const char* key : {"function_call", "images", "audio"})
+    if (const ReadJson* value = message.find(key); value && !value->empty())
+      fail(ErrorKind::usage, format("a message has %s, which are not supported", key));
+  const std::string role = message.text("role").value_or("");
+  if (role == "system" || role == "developer") return Message::Role::system;
+  if (role == "assistant") return Message::Role::assistant;
+  if (role == "user") return Message::Role::user;
+  if (role == "tool") return Message::Role::tool;
+  fail(ErrorKind::usage, format("a message's role is '%s', expected system, user, assistant or tool",
+                                visible(role, false, 40).c_str()));
+}
+
+// The text of a field that has to be there.
+std::string required_text(JsonFields& fields, const std::string& key) {
+  const std::optional<std::string> text = fields.text(key);
+  if (!text) fail(ErrorKind::usage, fields.name_of(key) + " is missing");
+  return *text;
+}
+
+// The object under "function", when the type is that too.
+const ReadJson& function_of(JsonFields& fields) {
+  if (const std::string type = fields.text("type").value_or("function"); type != "function")
+    fail(ErrorKind::usage, format("%s is '%s', expected function", fields.name_of("type").c_str(),
+                                  visible(type, false, 40).c_str()));
+  const ReadJson* function = fields.find("function");
+  if (!function) fail(ErrorKind::usage, fields.name_of("function") + " is missing");
+  return *function;
+}
+
+ToolCall parse_call(const ReadJson& json, const TellUnknown& tell) {
+  JsonFields fields(json, "a call", "messages.tool_calls.");
+  fields.find("index");
+  JsonFields function(function_of(fields), "a call's function", "messages.tool_calls.function.");
+  ToolCall call{required_text(function, "name"), required_text(function, "arguments"),
+                fields.text("id").value_or("")};
+  tell_unknown(fields, tell), tell_unknown(function, tell);
+  try {
+    if (parse_outside_json(call.arguments, kArgumentsDepth).is_object()) return call;
+  } catch (const Error& error) {
+    fail(ErrorKind::usage, function.name_of("arguments") + ": " + error.what());
+  }
+  fail(ErrorKind::usage, function.name_of("arguments") + " is the text of no JSON object");
+}
+
+void parse_calls(JsonFields& fields, Message& message, const TellUnknown& tell) {
+  const ReadJson* list = fields.find("tool_calls");
+  message.calls_text = fields.text("calls_text").value_or("");
+  if (list && !list->is_array()) fail(ErrorKind::usage, "messages.tool_calls is no list");
+  if (list)
+    for (const ReadJson& call : *list) message.calls.push_back(parse_call(call, tell));
+  if (message.role != Message::Role::assistant && !message.calls.empty())
+    fail(ErrorKind::usage, "a message has tool_calls and is not the assistant's");
+  if (message.calls.empty() && !message.calls_text.empty())
+    fail(ErrorKind::usage, "a message has calls_text without tool_calls");
+  std::set<std::string> ids;
+  for (const ToolCall& call : message.calls)
+    if (!call.id.empty() && !ids.insert(call.id).second)
+      fail(ErrorKind::usage, "two calls of a message have the id " + visible(call.id, false, 80));
+}
+
+struct Parsed {
+  Message message;
+  std::string call_id;  // of a result
+};
+
+Parsed parse_message(const ReadJson& json, const TellUnknown& tell) {
+  JsonFields fields(json, "a message", "messages.");
+  Message message{parse_role(fields), content_of(fields, tell), {}};
+  for (const char* key : {"reasoning", "reasoning_content"})
+    message.reasoning = fields.text(key).value_or(message.reasoning);
+  parse_calls(fields, message, tell);
+  const std::string id = fields.text("tool_call_id").value_or("");
+  if (message.role == Message::Role::tool) fields.text("name");
+  tell_unknown(fields, tell);
+  if (message.role == Message::Role::user && message.content.empty())
+    fail(ErrorKind::usage, "a message of the user has no content, expected a text or a list of texts");
+  return {std::move(message), id};
+}
+
+// The results that follow `calls`, messages[begin, end), in the calls' order. A result without an id is the
+// next call's.
+void sort_results(std::vector<Parsed>& messages, size_t begin, size_t end,
+                  const std::vector<ToolCall>& calls) {
+  std::vector<std::optional<Message>> sorted(calls.size());
+  for (size_t i = begin; i < end; ++i) {
+    const std::string& id = messages[i].call_id;
+    size_t at = i - begin;
+    if (!id.empty()) at = static_cast<size_t>(std::ranges::find(calls, id, &ToolCall::id) - calls.begin());
+    if (at >= calls.size() || sorted[at])
+      fail(ErrorKind::usage,
+           format("the result with tool_call_id '%s' belongs to no call of the message before",
+                  visible(id, false, 80).c_str()));
+    sorted[at] = std::move(messages[i].message);
+  }
+  for (size_t i = 0; i < calls.size(); ++i)
+    if (!sorted[i])
+      fail(ErrorKind::usage,
+           format("the call of %s has no result", visible(calls[i].name, false, 80).c_str()));
+  for (size_t i = 0; i < calls.size(); ++i) messages[begin + i].message = std::move(*sorted[i]);
+}
+
+}  // namespace
+
+void tell_unknown(const JsonFields& fields, const TellUnknown& tell) {
+  for (const std::string& name : fields.unknown()) tell(name);
+}
+
+std::vector<Message> parse_messages(const ReadJson& list, const TellUnknown& tell) {
+  if (!list.is_array() || list.empty()) fail(ErrorKind::usage, "messages is no list with a message in it");
+  std::vector<Parsed> parsed;
+  for (const ReadJson& json : list) parsed.push_back(parse_message(json, tell));
+  for (size_t i = 0, end; i < parsed.size(); i = end) {
+    const auto is_result = [&](size_t k) { return parsed[k].message.role == Message::Role::tool; };
+    if (is_result(i))
+      fail(ErrorKind::usage, "a tool's result follows no message of the assistant with calls");
+    for (end = i + 1; end < parsed.size() && is_result(end);) ++end;
+    const std::vector<ToolCall> calls = parsed[i].message.calls;
+    sort_results(parsed, i + 1, end, calls);
+  }
+  std::vector<Message> messages;
+  for (Parsed& one : parsed) messages.push_back(std::move(one.message));
+  const Message::Role last = messages.back().role;
+  if (last != Message::Role::user && last != Message::Role::tool)
+    fail(ErrorKind::usage, "the last message is neither the user's nor a tool's: there is nothing to answer");
+  return messages;
+}
+
+Json calls_json(const std::vector<ToolCall>& calls) {
+  std::random_device random;
+  Json list = Json::array();
+  for (const ToolCall& call : calls)
+    list.push_back(
+        {{"id", call.id.empty() ? format("call_%08x%08x%08x", random(), random(), random()) : call.id},
+         {"type", "function"},
+         {"function", {{"name", sanitize_utf8(call.name)}, {"arguments", sanitize_utf8(call.arguments)}}}});
+  return list;
+}
+
+GivenMessages read_messages(const Options& options) {
+  const std::string text = read_input(options.messages, options);
+  const ReadJson root = parse_outside_json(text, kRequestDepth);
+  std::set<std::string> told;
+  const TellUnknown tell = [&](const std::string& name) {
+    if (told.insert(name).second && !options.quiet)
+      say("warning: the field " + visible(name, false, 40) + " is not known and passed over");
+  };
+  GivenMessages given;
+  if (root.is_array()) {
+    given.messages = parse_messages(root, tell);
+  } else {
+    JsonFields body(root, "--messages");
+    const ReadJson* messages = body.find("messages");
+    if (!messages) fail(ErrorKind::usage, "--messages: messages is missing");
+    given.messages = parse_messages(*messages, tell);
+    given.tools = read_tools(body, [&](const std::string& pointer) {
+      return parse_outside_json<Json>(text, kRequestDepth).at(Json::json_pointer(pointer));
+    });
+    for (const std::string& name : body.unknown())
+      fail(ErrorKind::usage, "--messages: " + visible(name, false, 80) + " is not supported",
+           "run has flags for options; lines of batch have fields");
+  }
+  if (!given.tools.json.empty() && !options.tools.empty())
+    fail(ErrorKind::usage, "--tools is given, and --messages has tools, expected one of them");
+  const std::string& tools = options.tools.empty() ? given.tools.json : options.tools;
+  if (!tools.empty()) given.messages = with_tools(std::move(given.messages), tools);
+  return given;
+}
+
+}  // namespace dsv32

@@ -1,0 +1,107 @@
+// See tools.h. A constraint is set only where something has to hold; calls without one are as the model
+// likes.
+#include "cli/options/tools.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/options/inputs.h"
+#include "constrain/constraint.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr size_t kMostToolName = 64;
+
+bool is_tool_name(const std::string& name) {
+  return !name.empty() && name.size() <= kMostToolName && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+}
+
+// A tool of the constraint. The schema keeps its order.
+Json parse_tool(const Json& json, std::set<std::string>& names) {
+  const ReadJson sorted = json;
+  JsonFields tool(sorted, "a tool", "tools.");
+  if (const std::string type = tool.text("type").value_or(""); type != "function")
+    fail(ErrorKind::usage, format("tools.type is '%s', expected function", visible(type, false, 40).c_str()));
+  const ReadJson* function = tool.find("function");
+  if (!function) fail(ErrorKind::usage, "tools.function is missing");
+  JsonFields fields(*function, "tools.function", "tools.function.");
+  const std::string name = fields.text("name").value_or("");
+  const std::string shown = "'" + visible(name, false, 80) + "'";
+  if (!is_tool_name(name))
+    fail(ErrorKind::usage, "tools.function.name is " + shown + ", expected 1 to 64 letters, digits, _ or -");
+  if (!names.insert(name).second) fail(ErrorKind::usage, "two tools have the name " + shown);
+  fields.text("description");
+  const ReadJson* parameters = fields.find("parameters");
+  if (parameters && (!parameters->is_object() || parameters->value("type", ReadJson("object")) != "object"))
+    fail(ErrorKind::usage, "the parameters of the tool " + shown + " are no schema of an object");
+  Json schema{{"type", "object"}, {"properties", Json::object()}};
+  if (parameters) schema = json["function"]["parameters"];
+  return {
+      {"name", name}, {"parameters", std::move(schema)}, {"strict", fields.truth("strict").value_or(false)}};
+}
+
+// "auto", "required", "none", or the name of the only tool that may be called.
+std::string parse_choice(const ReadJson& json) {
+  const bool is_word = json == "auto" || json == "required" || json == "none";
+  if (is_word) return json.get<std::string>();
+  JsonFields fields(json, "tool_choice", "tool_choice.");
+  const ReadJson* function = fields.find("function");
+  if (fields.text("type").value_or("") != "function" || !function)
+    fail(ErrorKind::usage, "tool_choice is neither none, auto, required nor of type function");
+  JsonFields chosen(*function, "tool_choice.function", "tool_choice.function.");
+  return chosen.text("name").value_or("");
+}
+
+Tools make_tools(const Json& list, const std::string& choice, bool is_parallel) {
+  if (!list.is_array()) fail(ErrorKind::usage, "tools is no list");
+  std::set<std::string> names;
+  Json tools = Json::array();
+  for (const Json& tool : list) tools.push_back(parse_tool(tool, names));
+  if (choice != "auto" && choice != "required" && !names.contains(choice))
+    fail(ErrorKind::usage,
+         format("tool_choice is '%s', which is no tool", visible(choice, false, 80).c_str()));
+  if (choice == "required" && list.empty())
+    fail(ErrorKind::usage, "tool_choice is required, and there are no tools");
+  Tools made;
+  if (!list.empty()) made.json = list.dump();
+  const bool is_strict = std::ranges::any_of(tools, [](const Json& tool) { return tool["strict"] == true; });
+  if (list.empty() || (!is_strict && choice == "auto" && is_parallel)) return made;
+  made.constraint = Json{{"tools", std::move(tools)}, {"choice", choice}, {"parallel", is_parallel}}.dump();
+  compile_constraint(made.constraint);
+  return made;
+}
+
+}  // namespace
+
+void Tools::ask_for(GenerationOptions& options) const {
+  if (json.empty()) return;
+  if (!options.constraint.empty())
+    fail(ErrorKind::usage, "an answer that may call tools is no document, expected a schema or tools");
+  options.tools = true;
+  options.constraint = constraint;
+}
+
+Tools read_tools(const std::string& given, const Options& options) {
+  const std::optional<GivenJson> found = read_json(given, '[', options);
+  if (!found) fail(ErrorKind::usage, "there is no file " + visible(given, false, 80) + " with tools");
+  try {
+    return make_tools(parse_outside_json<Json>(found->text, kRequestDepth), "auto", true);
+  } catch (const Error& error) {
+    throw Error(error.kind(), found->name + ": " + error.what(), error.hint());
+  }
+}
+
+Tools read_tools(JsonFields& body, const InOrder& in_order) {
+  const ReadJson* choice = body.find("tool_choice");
+  const std::string chosen = choice ? parse_choice(*choice) : "auto";
+  const bool is_parallel = body.truth("parallel_tool_calls").value_or(true);
+  const Json list = body.find("tools") ? in_order("/tools") : Json::array();
+  return chosen == "none" ? Tools{} : make_tools(list, chosen, is_parallel);
+}
+
+}  // namespace dsv32
