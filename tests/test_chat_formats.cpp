@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <sstream>
 
 #include <unistd.h>
@@ -114,8 +115,8 @@ bool is_usage_error(const Error& error) { return error.kind() == ErrorKind::usag
 std::string output_of(const std::function<int()>& command) {
   const TempDir dir;
   const std::string path = dir.file("out");
+  std::cout.flush();  // what waits there is not the child's
   const pid_t child = fork_child([&] {
-    std::ofstream(path).close();
     if (!freopen(path.c_str(), "w", stdout)) return 98;
     return command();
   });
@@ -168,10 +169,10 @@ BOOST_AUTO_TEST_CASE(prompts_are_those_of_the_published_templates) {
   }
 }
 
-// Published templates disagree, even between versions of one model, about conversations that no service makes:
-// whether <｜Assistant｜> stands before an answer at the beginning (not with V3-0324, R1-0528, V3.1), between two
-// questions (only with the first two), and at the end where no question is (not with V3.1). Here one rule holds
-// for all: an answer begins with its marks, and only a question asks for one.
+// Published templates disagree, even between versions of one model, about conversations that no service
+// makes: whether <｜Assistant｜> stands before an answer at the beginning (not with V3-0324, R1-0528, V3.1),
+// between two questions (only with the first two), and at the end where no question is (not with V3.1). Here
+// one rule holds for all: an answer begins with its marks, and only a question asks for one.
 BOOST_AUTO_TEST_CASE(what_templates_disagree_about_has_one_rule) {
   struct Marks {
     const char *format, *answer, *asked;
