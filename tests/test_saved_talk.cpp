@@ -15,8 +15,6 @@ namespace tt = boost::test_tools;
 
 namespace {
 
-using Json = nlohmann::json;
-
 std::string parse_complaint(const std::string& json) {
   return complaint([&] { parse_talk(json); });
 }
@@ -102,9 +100,9 @@ BOOST_AUTO_TEST_CASE(names) {
 }
 
 BOOST_AUTO_TEST_CASE(missing_keys_and_wrong_types) {
-  const Json good = Json::parse(talk_json(make_talk()));
+  const nlohmann::json good = nlohmann::json::parse(talk_json(make_talk()));
   for (const char* key : {"used_ms", "model", "thinking", "messages"}) {
-    Json bad = good;
+    nlohmann::json bad = good;
     bad.erase(key);
     BOOST_TEST(contains(parse_complaint(bad.dump()), std::string("damaged, ") + key + " is missing"));
     for (const Json& value :
@@ -114,7 +112,7 @@ BOOST_AUTO_TEST_CASE(missing_keys_and_wrong_types) {
     }
   }
   for (const char* key : {"role", "content", "reasoning"}) {
-    Json bad = good;
+    nlohmann::json bad = good;
     bad["messages"][3].erase(key);
     BOOST_TEST(contains(parse_complaint(bad.dump()), std::string("messages[3].") + key + " is missing"));
     for (const Json& value : {Json(1), Json(true), Json(Json::array()), Json(Json::object())}) {
@@ -128,14 +126,14 @@ BOOST_AUTO_TEST_CASE(missing_keys_and_wrong_types) {
   for (const Json& value :
        {Json(nullptr), Json(1), Json::array({1}), Json::array({{1, 2, 3}}), Json::array({{-1, 2}}),
         Json::array({{1, 1.5}}), Json::array({{1, UINT64_MAX}})}) {
-    Json bad = good;
+    nlohmann::json bad = good;
     bad["decoded"] = value;
     BOOST_TEST(contains(parse_complaint(bad.dump()), "it is damaged, decoded"), value.dump());
   }
-  Json former = good;  // of a time when this was not saved
+  nlohmann::json former = good;  // of a time when this was not saved
   former.erase("decoded");
   BOOST_TEST(parse_talk(former.dump()).decoded.empty());
-  Json extended = good;
+  nlohmann::json extended = good;
   extended["more"] = {{"unknown", 1}};
   extended["messages"][1]["more"] = true;
   check_same(parse_talk(extended.dump()), make_talk());
@@ -145,7 +143,7 @@ BOOST_AUTO_TEST_CASE(missing_keys_and_wrong_types) {
 
 BOOST_AUTO_TEST_CASE(roles_take_turns) {
   const auto said = [](const std::vector<const char*>& roles) {
-    Json bad = Json::parse(talk_json(make_talk()));
+    nlohmann::json bad = nlohmann::json::parse(talk_json(make_talk()));
     bad["messages"] = Json::array();
     for (const char* role : roles)
       bad["messages"].push_back({{"role", role}, {"content", ""}, {"reasoning", ""}});
@@ -163,7 +161,7 @@ BOOST_AUTO_TEST_CASE(roles_take_turns) {
 }
 
 BOOST_AUTO_TEST_CASE(versions) {
-  Json talk = Json::parse(talk_json(make_talk()));
+  nlohmann::json talk = nlohmann::json::parse(talk_json(make_talk()));
   talk["dsv32_talk"] = 2;
   talk["messages"] = "in some new form";
   BOOST_TEST(contains(parse_complaint(talk.dump()), "newer version 2, this program reads version 1"));
@@ -220,7 +218,7 @@ BOOST_AUTO_TEST_CASE(the_talk_used_last) {
   fs::resize_file(f.file("long.json"), talk_json(talk).size() / 2);
   set_clock(f.file("long.json"), 1);
   BOOST_TEST(f.folder.latest().value() == "long");
-  Json sorted = Json::parse(talk_json(talk));  // by their names
+  nlohmann::json sorted = nlohmann::json::parse(talk_json(talk));  // by their names
   sorted["used_ms"] = 3001;
   write_file(f.file("sorted.json"), sorted.dump(2));
   set_clock(f.file("sorted.json"), 1);

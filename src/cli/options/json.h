@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
