@@ -32,8 +32,6 @@ using namespace dsv32;
 
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int64_t kContext = 1088, kParallel = 24;
 constexpr int64_t kMostPool = 3 * kContext + kParallel * kPageTokens;  // that --host-mem gives, in tokens
 constexpr int64_t kLines = kIsSanitized ? 100 : 2000, kFewLines = kIsSanitized ? 40 : 200;
@@ -97,7 +95,7 @@ class LineWriter {
   }
 
   std::string good(int64_t i) {
-    Json body{{"max_tokens", rng_.next() % 20}, {"thinking", one_in(2)}};
+    nlohmann::json body{{"max_tokens", rng_.next() % 20}, {"thinking", one_in(2)}};
     if (one_in(40)) body["max_tokens"] = 100 + rng_.next() % 200;
     if (one_in(100)) body["max_tokens"] = -1, body["temperature"] = 100, body["top_p"] = 1;
     if (one_in(2)) body["seed"] = rng_.next() % 1000;
@@ -115,15 +113,16 @@ class LineWriter {
     return body.dump();
   }
   std::string longer_than_expected() {
-    return Json{{"prompt", words(56)}, {"max_tokens", 100 + rng_.next() % 60}}.dump();
+    return nlohmann::json{{"prompt", words(56)}, {"max_tokens", 100 + rng_.next() % 60}}.dump();
   }
-  std::string completion(int64_t i, Json& body) {
+  std::string completion(int64_t i, nlohmann::json& body) {
     body["prompt"] = i % 90 == 30 ? "a" : i % 90 == 60 ? words(990) : prompt();
-    return Json{{"custom_id", "c" + std::to_string(i)}, {"url", "/v1/completions"}, {"body", body}}.dump();
+    return nlohmann::json{{"custom_id", "c" + std::to_string(i)}, {"url", "/v1/completions"}, {"body", body}}
+        .dump();
   }
 
   std::string bad(int64_t i) {
-    const Json long_one{{"prompt", words(kContext + 50)}, {"max_tokens", 3}};
+    const nlohmann::json long_one{{"prompt", words(kContext + 50)}, {"max_tokens", 3}};
     const std::string lines[] = {"no JSON",
                                  R"({"prompt":"x","stream":true})",
                                  long_one.dump(),
@@ -143,8 +142,8 @@ class LineWriter {
 
 // A line without what differs between two runs.
 std::string comparable(const std::string& line) {
-  Json json = Json::parse(line);
-  Json& body = json["response"]["body"];
+  nlohmann::json json = nlohmann::json::parse(line);
+  nlohmann::json& body = json["response"]["body"];
   if (body.is_object()) {
     for (const char* key : {"id", "created", "timings"}) body.erase(key);
     body["usage"].erase("prompt_tokens_details");
@@ -195,12 +194,12 @@ void check_gone_on(const std::string& path, Answers& answers, const Answers& exp
 void check_kinds(const Answers& answers) {
   int64_t n_failed = 0, n_stopped = 0, shortest = kContext, longest = 0, n_prompt = 0;
   for (const auto& [id, answer] : answers) {
-    const Json json = Json::parse(answer);
+    const nlohmann::json json = nlohmann::json::parse(answer);
     if (!json["error"].is_null()) {
       ++n_failed;
       continue;
     }
-    const Json& body = json["response"]["body"];
+    const nlohmann::json& body = json["response"]["body"];
     const int64_t n = body["usage"]["prompt_tokens"];
     n_stopped += body["choices"][0]["finish_reason"] == "stop";
     shortest = std::min(shortest, n), longest = std::max(longest, n), n_prompt += n;

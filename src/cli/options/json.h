@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <functional>
 #include <optional>
 #include <set>
 #include <string>

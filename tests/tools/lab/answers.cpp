@@ -18,8 +18,6 @@
 namespace dsv32 {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int64_t kMostAnswerTokens = 48, kMostReasoningTokens = 160;
 
 struct NamedChooser {
@@ -124,7 +122,7 @@ struct Measured {
   std::vector<std::string> answers;
 };
 
-Json as_json(const Measured& measured) {
+nlohmann::json as_json(const Measured& measured) {
   return {{"file", measured.path},
           {"chooser", measured.chooser},
           {"thinking", measured.thinks},
@@ -148,7 +146,7 @@ void print_row(const Measured& measured) {
 int lab_answers(const LabOptions& options) {
   if (options.words.empty()) fail(ErrorKind::usage, "name a file of questions");
   const GgufFile file(find_model(options));
-  Json list = Json::array();
+  nlohmann::json list = nlohmann::json::array();
   if (!options.json)
     write_out(format("%8s %10s %10s %10s %10s %10s  %s\n", "tokens", "chooser", "questions", "right",
                      "accuracy", "seconds", "file"));
@@ -166,7 +164,7 @@ int lab_answers(const LabOptions& options) {
       if (!options.json) print_row(measured);
     }
   }
-  if (options.json) write_out(list.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  if (options.json) write_out(list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   return 0;
 }
 
