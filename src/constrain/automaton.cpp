@@ -300,7 +300,7 @@ void Automaton::open_node(const Node& node, const Cell& at, std::vector<CellId>&
 Automaton::StateId Automaton::state_of(const std::vector<CellId>& places) {
   const auto [found, is_new] = state_ids_.try_emplace(places, static_cast<StateId>(states_.size()));
   if (!is_new) return found->second;
-  State& state = states_.emplace_back();
+  State& state = *states_.emplace_back(std::make_unique<State>());
   state.places = places;
   state.next.fill(kUnknown);
   return found->second;
@@ -320,7 +320,34 @@ Automaton::StateId Automaton::find_step(StateId state, uint8_t byte) {
     }
   const std::vector<CellId> reached = opened(std::move(next));
   const bool is_taken = !reached.empty() && std::ssize(reached) <= kMostPlaces;
-  return states_[static_cast<size_t>(state)].next[byte] = is_taken ? state_of(reached) : -1;
+  return states_[static_cast<size_t>(state)]->next[byte] = is_taken ? state_of(reached) : -1;
+}
+
+// Collects a few terms, and drops the kinds that lead to nothing or to further terms.
+CharacterKinds Automaton::find_harmless(const std::vector<CellId>& places) {
+  constexpr size_t kMostTerms = 4;
+  std::vector<Terms::Id> terms{places.size() == 1 ? quoted_text_at(places.front()) : -1};
+  if (terms[0] < 0) return 0;
+  const Terms::Id one_on = terms_.after(terms[0], 'e'), two_on = terms_.after(one_on, 'e');
+  if (two_on != one_on && two_on != terms[0]) return 0;  // a quick answer for texts that count
+  CharacterKinds harmless = ~CharacterKinds{0};
+  const auto look_at = [&](Terms::Id after, uint8_t byte) {
+    if (std::ranges::count(terms, after) > 0) return;
+    if (terms.size() < kMostTerms && terms_.is_possible(after))
+      terms.push_back(after);
+    else
+      harmless &= ~kind_of(byte);
+  };
+  for (size_t i = 0; i < terms.size(); ++i) {
+    for (uint8_t c = 0x20; c < 0x80; ++c)
+      if (harmless & kind_of(c)) look_at(terms_.after(terms[i], c), c);
+    for (const CharacterGroup& group : kCharacterGroups) {
+      if (!terms_.is_uniform(terms[i], {group.first, group.last})) harmless &= ~kind_of(group.first_byte);
+      if (harmless & kind_of(group.first_byte))
+        look_at(terms_.after(terms[i], group.first), group.first_byte);
+    }
+  }
+  return harmless;
 }
 
 // Appends what may be next when `byte` is read at a cell.

@@ -22,6 +22,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "constrain/character_kinds.h"
 #include "constrain/terms.h"
 
 namespace dsv32 {
@@ -65,13 +66,20 @@ class Automaton {
   std::vector<CellId> begin(NodeId root);
   StateId state_of(const std::vector<CellId>& places);
   const std::vector<CellId>& places(StateId state) const {
-    return states_[static_cast<size_t>(state)].places;
+    return states_[static_cast<size_t>(state)]->places;
   }
   bool may_end(StateId state) const { return places(state).front() == kEnd; }
   // -1: no document goes on with the byte.
   StateId step(StateId state, uint8_t byte) {
-    const int32_t next = states_[static_cast<size_t>(state)].next[byte];
+    const int32_t next = states_[static_cast<size_t>(state)]->next[byte];
     return next != kUnknown ? next : find_step(state, byte);
+  }
+  // Kinds of characters of which any number may come, in any order. For texts in JSON strings; not all that
+  // there are.
+  CharacterKinds harmless(StateId state) {
+    State& of = *states_[static_cast<size_t>(state)];
+    if (!of.knows_harmless) of.harmless = find_harmless(of.places), of.knows_harmless = true;
+    return of.harmless;
   }
   // The term of a place within a quoted text, before a whole character; else -1.
   Terms::Id quoted_text_at(CellId place) const;
@@ -123,6 +131,8 @@ class Automaton {
   struct State {
     std::vector<CellId> places;  // ascending, at least one
     std::array<StateId, 256> next;
+    CharacterKinds harmless = 0;
+    bool knows_harmless = false;
   };
 
   NodeId add(Node node);
@@ -135,6 +145,7 @@ class Automaton {
   void open_node(const Node& node, const Cell& at, std::vector<CellId>& more);
   bool is_reading(const Cell& at) const;
   StateId find_step(StateId state, uint8_t byte);
+  CharacterKinds find_harmless(const std::vector<CellId>& places);
   void read(const Cell& at, uint8_t byte, std::vector<CellId>& next);
   void read_node(const Cell& at, uint8_t byte, std::vector<CellId>& next);
   void read_text(const Cell& at, uint8_t byte, std::vector<CellId>& next);
@@ -148,7 +159,7 @@ class Automaton {
   std::deque<Node> nodes_;
   std::vector<Cell> cells_{{}};
   std::unordered_map<Cell, CellId, CellHash> cell_ids_;
-  std::deque<State> states_;
+  std::vector<std::unique_ptr<State>> states_;
   std::map<std::vector<CellId>, StateId> state_ids_;
   std::vector<uint32_t> opened_in_;  // by cell: the call of opened() that has seen it
   uint32_t n_opened_ = 0;

@@ -16,7 +16,8 @@
 namespace dsv32 {
 namespace {
 
-constexpr size_t kMostMasks = 256;  // that are kept, of states and of terms each
+constexpr size_t kLargeSubtree = 16;  // nodes, from which on it is asked whether it need be walked
+constexpr size_t kMostMasks = 256;    // that are kept, of states and of terms each
 
 void add(TokenTrie::Words& words, const TokenTrie::Words& more) {
   for (size_t i = 0; i < words.size(); ++i) words[i] |= more[i];
@@ -106,17 +107,24 @@ class Grammar {
     return term_masks_[term] = std::move(words);
   }
 
-  // Adds the tokens of a tree that the automaton takes from `start`.
-  void walk(std::span<const TokenTrie::Node> nodes, const TokenTrie& trie, Automaton::StateId start,
-            Words& words) {
+  // Adds the tokens of a tree that the automaton takes from `start`. Below a node whose characters are
+  // harmless to the state, these are all.
+  void walk(const TokenTrie::Tree& tree, const TokenTrie& trie, Automaton::StateId start, Words& words) {
     std::vector<Automaton::StateId> at(trie.n_most_bytes() + 1);  // by depth
     at[0] = start;
-    for (size_t i = 0; i < nodes.size();) {
-      const TokenTrie::Node& node = nodes[i];
+    for (size_t i = 0; i < tree.nodes.size();) {
+      const TokenTrie::Node& node = tree.nodes[i];
       const Automaton::StateId state = automaton_.step(at[node.depth - 1u], node.byte);
       at[node.depth] = state;
+      const auto next = static_cast<size_t>(node.next);
+      const bool is_large = next - i >= kLargeSubtree && node.below != 0;
+      if (state >= 0 && is_large && (node.below & ~automaton_.harmless(state)) == 0) {
+        for (const int32_t id : tree.tokens_from(node)) TokenTrie::set(words, id);
+        i = next;
+        continue;
+      }
       if (state >= 0 && node.token >= 0) TokenTrie::set(words, node.token);
-      i = state >= 0 ? i + 1 : static_cast<size_t>(node.next);
+      i = state >= 0 ? i + 1 : next;
     }
   }
 

@@ -199,7 +199,7 @@ Terms::Id Terms::after(Id term, uint32_t character) {
 }
 
 Terms::Id Terms::derive(Id term, uint32_t character) {
-  const Node node = nodes_[at(term)];  // a copy, since nodes_ grows
+  const Node& node = nodes_[at(term)];
   const auto each = [&] {
     std::vector<Id> derived;
     for (const Id part : node.parts) derived.push_back(after(part, character));
@@ -228,7 +228,7 @@ const std::vector<uint32_t>& Terms::borders(Id term) {
   const auto known = borders_.find(term);
   if (known != borders_.end()) return known->second;
   std::vector<uint32_t> all;
-  const Node node = nodes_[at(term)];
+  const Node& node = nodes_[at(term)];
   if (node.kind == Kind::character && term != any_character_)
     for (const Range& range : node.ranges) all.insert(all.end(), {range.first, range.last + 1});
   for (const Id part : node.parts) {

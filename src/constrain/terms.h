@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <initializer_list>
 #include <map>
 #include <optional>
@@ -90,7 +91,7 @@ class Terms {
   const std::vector<uint32_t>& borders(Id term);
   void explore(Id term);
 
-  std::vector<Node> nodes_;
+  std::deque<Node> nodes_;  // which stay where they are
   std::map<Key, Id> ids_;
   std::unordered_map<uint64_t, Id> after_;                 // by term << 32 | character
   std::unordered_map<Id, std::vector<uint32_t>> borders_;  // where ranges of a term begin or have ended

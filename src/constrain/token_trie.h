@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "constrain/character_kinds.h"
 #include "text/tokenizer.h"
 
 namespace dsv32 {
@@ -18,10 +19,24 @@ namespace dsv32 {
 class TokenTrie {
  public:
   struct Node {
-    int32_t token;   // that ends here, or -1
-    int32_t next;    // the first node that is not below this one
-    uint16_t depth;  // bytes up to here, at least 1
+    int32_t token;     // that ends here, or -1
+    int32_t next;      // the first node that is not below this one
+    int32_t n_before;  // tokens that end before this node
+    uint16_t depth;    // bytes up to here, at least 1
     uint8_t byte;
+    CharacterKinds below;  // of the characters below, in the tree of plain tokens; else none
+  };
+  struct Tree {
+    std::vector<Node> nodes;
+    std::vector<int32_t> tokens;  // in the order of their nodes
+
+    // The tokens that end at the node or below it.
+    std::span<const int32_t> tokens_from(const Node& node) const {
+      const auto next = static_cast<size_t>(node.next);
+      const auto end = next < nodes.size() ? static_cast<size_t>(nodes[next].n_before) : tokens.size();
+      const auto begin = static_cast<size_t>(node.n_before);
+      return std::span(tokens).subspan(begin, end - begin);
+    }
   };
   using Words = std::vector<uint32_t>;  // a bit for each token
   static void set(Words& words, int32_t id) {
@@ -30,8 +45,8 @@ class TokenTrie {
 
   explicit TokenTrie(const Tokenizer& tokenizer);  // which must outlive it
 
-  std::span<const Node> plain() const { return plain_; }
-  std::span<const Node> others() const { return others_; }
+  const Tree& plain() const { return plain_; }
+  const Tree& others() const { return others_; }
   // Plain tokens of at most n characters, n at least 0.
   const Words& plain_up_to(int64_t n) const {
     return plain_up_to_[std::min(static_cast<size_t>(n), plain_up_to_.size() - 1)];
@@ -48,7 +63,7 @@ class TokenTrie {
 
  private:
   const Tokenizer& tokenizer_;
-  std::vector<Node> plain_, others_;
+  Tree plain_, others_;
   std::vector<Words> plain_up_to_;  // by characters, from 0
   std::vector<int32_t> ends_, marks_;
   size_t n_most_bytes_ = 0;
