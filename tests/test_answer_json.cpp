@@ -24,7 +24,8 @@ GenerationResult with_calls(const std::string& content) {
 }
 
 Json whole(const GenerationResult& result) {
-  return Json::parse(AnswerJson({.model_name = "m"}, tokenizer()).whole(result))["choices"][0];
+  return Json::parse(
+      AnswerJson({.model_name = "m", .load_seconds = {}}, tokenizer()).whole(result))["choices"][0];
 }
 
 }  // namespace
@@ -65,7 +66,7 @@ BOOST_AUTO_TEST_CASE(an_answer_that_is_cut_behind_its_calls_is_cut) {
 }
 
 BOOST_AUTO_TEST_CASE(calls_in_pieces) {
-  AnswerJson json({.model_name = "m"}, tokenizer());
+  AnswerJson json({.model_name = "m", .load_seconds = {}}, tokenizer());
   std::vector<Json> deltas;
   std::string reason;
   for (const std::string& line : split(json.piece("content", "text") + json.last(with_calls("text")), '\n')) {

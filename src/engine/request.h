@@ -26,6 +26,8 @@ struct SamplingOptions {
   float min_p = 0.0f;        // keep those at least min_p times as likely as the best; 0: all
   uint64_t seed = 0;
 
+  // Whether the answer has to be one JSON document.
+  bool is_document() const { return !constraint.empty() && !tools; }
   // Throws Error{usage} naming the option that is out of its range.
   void check() const;
   // How a sequence's next token is drawn, after n_drawn tokens.

@@ -42,12 +42,13 @@ id=$(grep -o 'call_[0-9a-f]*' message | head -n 1)
 echo "{\"messages\":[$question,$(cat message),{\"role\":\"tool\",\"tool_call_id\":\"$id\",\"content\":\"Rain.\"}],\"tools\":[$tool]}" >answered.json
 expect "a call's result" 0 run "${caller[@]}" --messages answered.json -n 8
 check "a call's result: an answer" test -s out
+check "a call's result: text that -n cuts is no cut call" has err "note: the answer is cut"
 expect "tools beside the conversation" 0 run "${caller[@]}" --messages <(echo "[$question]") --tools tools.json -n 8
 
 # --- a batch ---
 {
   echo "{\"custom_id\":\"call\",\"seed\":7,$(sed 's/^{//' asked.json)"
-  echo "{\"custom_id\":\"none\",\"seed\":7,$(sed 's/^{//; s/"required"/"none"/; s/}$/,"max_tokens":4}/' asked.json)"
+  echo "{\"custom_id\":\"none\",\"seed\":7,$(sed 's/^{//; s/"tool_choice":"required"/"tool_choice":"none"/; s/}$/,"max_tokens":4}/' asked.json)"
   echo "{\"custom_id\":\"plain\",\"seed\":7,\"messages\":[$question],\"max_tokens\":4}"
   echo "{\"custom_id\":\"answered\",\"seed\":7,\"max_tokens\":4,$(sed 's/^{//' answered.json)"
   echo "{\"custom_id\":\"open\",\"messages\":[$question,$(cat message)]}"

@@ -12,7 +12,6 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
-#include "cli/chat/answer.h"
 #include "cli/chat/talk.h"
 #include "tests/support/plain_files.h"
 #include "tests/support/temp_dir.h"
@@ -41,7 +40,11 @@ inline void check_same(const Talk& a, const Talk& b) {
     BOOST_TEST((a.messages[i].role == b.messages[i].role));
     BOOST_TEST(a.messages[i].content == b.messages[i].content);
     BOOST_TEST(a.messages[i].reasoning == b.messages[i].reasoning);
-    BOOST_TEST(call_lines(a.messages[i].calls) == call_lines(b.messages[i].calls));
+    BOOST_REQUIRE_EQUAL(a.messages[i].calls.size(), b.messages[i].calls.size());
+    for (size_t k = 0; k < a.messages[i].calls.size(); ++k) {
+      BOOST_TEST(a.messages[i].calls[k].name == b.messages[i].calls[k].name);
+      BOOST_TEST(a.messages[i].calls[k].arguments == b.messages[i].calls[k].arguments);
+    }
     BOOST_TEST(a.messages[i].calls_text == b.messages[i].calls_text);
   }
 }

@@ -157,7 +157,7 @@ class Batch : Listener {
     if (!is_json() && item.result.finish_reason != FinishReason::stop) {
       const Completion& answer = item.result.completion;
       const bool has_begun = !answer.content.empty() || !answer.calls.empty() || answer.is_call_cut;
-      has_cut_document_ = has_cut_document_ || !item.request.options.constraint.empty() || answer.is_call_cut;
+      has_cut_document_ = has_cut_document_ || item.request.options.is_document() || answer.is_call_cut;
       if (!options_.quiet) tell("note: " + item.name() + (has_begun ? ": the answer is cut" : ": no answer"));
     }
     put(item.place, std::move(item.text));

@@ -212,6 +212,7 @@ void Conversation::conclude(const GenerationResult& result) {
   const Completion& answer = result.completion;
   if (answer.content.empty() && answer.calls.empty() && result.finish_reason != FinishReason::stop)
     return say("ended before the answer began: /retry asks again");
+  if (!answer.call_fault.empty()) say("note: what looks like a call is none: " + answer.call_fault);
   if (answer.is_call_cut) say("a call was cut: /retry asks again");
   talk_.add_answer(result);
   try_save();

@@ -36,7 +36,7 @@ void report(const GenerationResult& result, const Options& options, const Termin
 int conclude(const GenerationResult& result, const GenerationOptions& asked, int64_t context, bool is_quiet) {
   const Completion& answer = result.completion;
   const bool has_begun = !answer.content.empty() || !answer.calls.empty() || answer.is_call_cut,
-             has_to_be_whole = !asked.constraint.empty() || answer.is_call_cut,
+             has_to_be_whole = asked.is_document() || answer.is_call_cut,
              is_as_asked = result.n_answer_tokens() == asked.max_answer;
   const bool has_ended = result.finish_reason == FinishReason::stop;
   if (asked.max_answer == 0 || (has_begun && has_ended)) return 0;
@@ -130,6 +130,8 @@ int run_command(const Options& options) {
     printer.finish(result.completion.thinking_closed, is_interrupted);
   else if (!is_interrupted || result.n_completion_tokens > 0)
     write_out(options.is_streamed ? json.last(result) : json.whole(result) + "\n");
+  if (!result.completion.call_fault.empty() && !options.quiet)
+    say("note: what looks like a call is none: " + result.completion.call_fault);
   report(result, options, terminal, generation.sampling);
   if (is_interrupted) return stop.end();
   return conclude(result, generation, model.facts().context, options.quiet);

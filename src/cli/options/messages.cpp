@@ -198,6 +198,9 @@ GivenMessages read_messages(const Options& options) {
   }
   if (!given.tools.json.empty() && !options.tools.empty())
     fail(ErrorKind::usage, "--tools is given, and --messages has tools, expected one of them");
+  GenerationOptions asked = options.generation;
+  given.tools.ask_for(asked);
+  asked.check();
   const std::string& tools = options.tools.empty() ? given.tools.json : options.tools;
   if (!tools.empty()) given.messages = with_tools(std::move(given.messages), tools);
   return given;

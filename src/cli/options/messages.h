@@ -32,7 +32,8 @@ struct GivenMessages {
   std::vector<Message> messages;
   Tools tools;  // the file's own; they are among the messages too, as those of --tools are
 };
-// Says which fields of messages are not known, unless --quiet. Throws Error{usage}.
+// Says which fields of messages are not known, unless --quiet. Throws Error{usage}, also for tools beside a
+// schema.
 GivenMessages read_messages(const Options& options);
 
 }  // namespace dsv32
