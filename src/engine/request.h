@@ -26,8 +26,6 @@ struct SamplingOptions {
   float min_p = 0.0f;        // keep those at least min_p times as likely as the best; 0: all
   uint64_t seed = 0;
 
-  // Whether the answer has to be one JSON document.
-  bool is_document() const { return !constraint.empty() && !tools; }
   // Throws Error{usage} naming the option that is out of its range.
   void check() const;
   // How a sequence's next token is drawn, after n_drawn tokens.
@@ -46,6 +44,8 @@ struct GenerationOptions {
   std::string constraint;          // which answers are allowed (constrain/constraint.h); empty: all
   bool tools = false;              // the prompt has tools: calls are told apart from the answer's text
 
+  // Whether the answer has to be one JSON document.
+  bool is_document() const { return !constraint.empty() && !tools; }
   // Throws Error{usage} naming the option that is out of its range, and for stops beside a constraint. Does
   // not compile the constraint.
   void check() const;
