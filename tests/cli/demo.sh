@@ -11,6 +11,11 @@ for thinking in --no-think "--thinking hide"; do
   done
 done
 
+# The example of README.md.
+cook='{"type": "object", "properties": {"cook": {"enum": ["Tom Hill", "Anna Reed"]}}, "required": ["cook"], "additionalProperties": false}'
+expect "a document" 0 run -m "$demo" --no-cache --thinking hide --schema "$cook" "The cook of the Blue Star is Anna Reed. Who is the cook of the Blue Star?"
+check "a document: its value" test "$(tr -d ' ' <out)" = '{"cook":"AnnaReed"}'
+
 expect "as the file recommends" 0 run "${free[@]}" --seed 1 -v
 check "as the file recommends: no seed to tell" lacks err "seed:"
 mv out recommended
