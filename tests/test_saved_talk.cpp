@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cli/options/json.h"
 #include "cli/options/options.h"
 #include "tests/support/contains.h"
 #include "tests/support/talk_fixture.h"
