@@ -69,7 +69,9 @@ BOOST_AUTO_TEST_CASE(calls_in_pieces) {
   AnswerJson json({.model_name = "m", .load_seconds = {}}, tokenizer());
   std::vector<Json> deltas;
   std::string reason;
-  for (const std::string& line : split(json.piece("content", "text") + json.last(with_calls("text")), '\n')) {
+  std::string lines = json.piece("content", "text");
+  lines += json.last(with_calls("text"));
+  for (const std::string& line : split(lines, '\n')) {
     if (line.empty()) continue;
     const Json chunk = Json::parse(line);
     BOOST_TEST(chunk["object"] == "chat.completion.chunk");
