@@ -194,8 +194,9 @@ $(TINY): | $(BUILD)/make_tiny_model
 	$(BUILD)/make_tiny_model $@
 
 # libFuzzer comes with clang; only the readers are instrumented.
-$(BUILD)/fuzz_schema: tests/support/tiny_vocabulary.cpp $(wildcard src/text/*.cpp src/constrain/*.cpp)
-$(BUILD)/fuzz_%: tests/fuzz/fuzz_%.cpp $(wildcard src/base/*.cpp src/gguf/*.cpp) | fuzz_deps
+$(BUILD)/fuzz_gguf: tests/fuzz/fuzz_gguf.cpp $(wildcard src/base/*.cpp src/gguf/*.cpp) | fuzz_deps
+$(BUILD)/fuzz_schema: tests/fuzz/fuzz_schema.cpp $(wildcard src/constrain/*.cpp) $(addprefix $(BUILD)/,$(addprefix src/,base.o base/thread.o gguf.o text.o) tests/support/tiny_vocabulary.o) | fuzz_deps
+$(BUILD)/fuzz_gguf $(BUILD)/fuzz_schema:
 	@echo "clang++ $@"
 	@mkdir -p $(@D)
 	@clang++ -std=c++20 -O1 -g -Wno-psabi -Isrc -I. -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $^ $(LDLIBS) -o $@

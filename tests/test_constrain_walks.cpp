@@ -22,7 +22,7 @@ namespace {
 
 namespace ut = boost::unit_test;
 
-constexpr uint64_t kFew = 20, kMany = 1000;  // walks of each schema; the script has the same numbers
+constexpr uint64_t kFew = 100, kMany = 1000;  // walks of each schema; the script has the same numbers
 
 // Of the documents of `n_walks` walks, a newline after each; a walk that was cut has an empty one.
 std::string digest_of_walks(const GoldenSchema& schema, uint64_t n_walks) {

@@ -409,7 +409,8 @@ void Automaton::read_lead(const Cell& at, uint8_t byte, std::vector<CellId>& nex
   }
   const Terms::Id term = terms_.after(at.a, first);
   if (!terms_.is_possible(term)) return;
-  const auto second = [&](uint32_t character) { return 0x80 | (character >> (6 * (n_bytes - 2)) & 0x3f); };
+  const int n_bits = 6 * (n_bytes - 2);  // behind the second byte
+  const auto second = [&](uint32_t character) { return 0x80 | (character >> n_bits & 0x3f); };
   next.push_back(cell({Cell::Kind::within, at.is_quoted, term,
                        within_of(n_bytes - 1, second(first), second(last)), at.tail}));
 }

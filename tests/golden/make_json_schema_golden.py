@@ -36,7 +36,7 @@ import json_schema_cases as cases
 
 HERE = pathlib.Path(__file__).parent
 GOLDEN = HERE / "json_schema.json"
-N_WALKS = (20, 1000)  # in make test, in make test-long
+N_WALKS = (100, 1000)  # in make test, in make test-long
 
 ANNOTATIONS = {"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly", "$schema", "$id", "format",
                "contentEncoding", "contentMediaType", "contentSchema"}

@@ -116,6 +116,7 @@ ConstrainedVocabulary::ConstrainedVocabulary(Vocabulary vocabulary) {
     const std::string bytes(tokenizer_->bytes_of(id));
     const bool is_text = (type == TokenType::normal || type == TokenType::byte) && !bytes.empty();
     is_text_.push_back(is_text);
+    first_bytes_.push_back(is_text ? static_cast<uint8_t>(bytes[0]) : 256);
     if (tokenizer_->is_end_of_generation(id)) end_ids_.push_back(id);
     if (!is_text) continue;
     if (bytes.size() == 1) byte_ids_[static_cast<uint8_t>(bytes[0])] = id;

@@ -23,6 +23,8 @@ class ConstrainedVocabulary {
   int32_t n_vocab() const { return tokenizer_->n_vocab(); }
   // Whether the token is text, neither special nor without bytes.
   bool is_text(int32_t id) const { return is_text_[static_cast<size_t>(id)]; }
+  // Of text; 256 for other tokens.
+  size_t first_byte(int32_t id) const { return first_bytes_[static_cast<size_t>(id)]; }
   const std::vector<int32_t>& end_ids() const { return end_ids_; }
   // The token of one byte; -1 if there is none.
   int32_t byte_id(uint8_t byte) const { return byte_ids_[byte]; }
@@ -35,6 +37,7 @@ class ConstrainedVocabulary {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::shared_ptr<const TokenTrie> trie_;
   std::vector<bool> is_text_;
+  std::vector<uint16_t> first_bytes_;
   std::vector<int32_t> end_ids_;
   std::array<int32_t, 256> byte_ids_;
   std::unordered_map<std::string, int32_t> id_of_;  // of text

@@ -1,6 +1,7 @@
 #include "tests/support/random_walk.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <functional>
 
@@ -66,24 +67,34 @@ class Walker {
     uint64_t n_allowed = 0;
     for (const uint32_t word : mask_) n_allowed += static_cast<uint64_t>(std::popcount(word));
     if (n_allowed == 0) return -1;
-    uint64_t rank = random_.below(n_allowed);
-    for (int32_t id = 0;; ++id)
-      if (is_allowed(mask_, id) && rank-- == 0) return id;
+    int64_t rank = static_cast<int64_t>(random_.below(n_allowed));
+    size_t i = 0;
+    while (rank >= std::popcount(mask_[i])) rank -= std::popcount(mask_[i++]);
+    uint32_t word = mask_[i];
+    for (; rank > 0; --rank) word &= word - 1;
+    return static_cast<int32_t>(32 * i) + std::countr_zero(word);
   }
 
   int32_t draw_by_first_byte() {
-    std::vector<std::vector<int32_t>> ids_of(257);  // the last: those that end
-    for (int32_t id = 0; id < vocabulary_.n_vocab(); ++id)
-      if (is_allowed(mask_, id)) ids_of[first_byte(id)].push_back(id);
-    std::erase_if(ids_of, [](const auto& ids) { return ids.empty(); });
-    if (ids_of.empty()) return -1;
-    const std::vector<int32_t>& ids = ids_of[random_.below(ids_of.size())];
+    std::array<bool, 257> occurs{};
+    for_each_allowed([&](int32_t id) { occurs[vocabulary_.first_byte(id)] = true; });
+    std::vector<size_t> bytes;
+    for (size_t byte = 0; byte < occurs.size(); ++byte)
+      if (occurs[byte]) bytes.push_back(byte);
+    if (bytes.empty()) return -1;
+    const size_t byte = bytes[random_.below(bytes.size())];
+    std::vector<int32_t> ids;
+    for_each_allowed([&](int32_t id) {
+      if (vocabulary_.first_byte(id) == byte) ids.push_back(id);
+    });
     return ids[random_.below(ids.size())];
   }
 
-  size_t first_byte(int32_t id) const {
-    if (!vocabulary_.is_text(id)) return 256;
-    return static_cast<uint8_t>(vocabulary_.tokenizer().bytes_of(id)[0]);
+  template <typename Action>
+  void for_each_allowed(const Action& action) const {
+    for (size_t i = 0; i < mask_.size(); ++i)
+      for (uint32_t word = mask_[i]; word != 0; word &= word - 1)
+        action(static_cast<int32_t>(32 * i) + std::countr_zero(word));
   }
 
   bool allows(char byte) const {
