@@ -137,24 +137,33 @@ BOOST_AUTO_TEST_CASE(write_walks, *ut::disabled()) {
   }
 }
 
+// An answer of some thousand tokens: the first item of a golden list of at least one, often.
+std::string long_document(const GoldenSchema& schema) {
+  const auto list = nlohmann::ordered_json::parse(schema.valid.at(1).front());
+  return nlohmann::ordered_json(std::vector(300, list.at(0))).dump();
+}
+
 // `build/unit_tests --run_test=constrain_walks/print_times -- VOCABULARY`: of each mask along the valid
 // documents of the golden schemas, each schema with a new grammar, and along documents of random walks after
 // these.
 BOOST_AUTO_TEST_CASE(print_times, *ut::disabled()) {
   const ConstrainedVocabulary vocabulary = vocabulary_of(argument(1, "models/demo.gguf"));
-  Times compiling, written, walked;
+  Times compiling, written, long_ones, walked;
   for (const GoldenSchema* schema : supported_schemas()) {
     std::shared_ptr<Grammar> grammar;
     compiling.all.emplace_back(microseconds_of([&] { grammar = compile_constraint(schema->constraint); }),
                                schema->name);
     for (const auto& texts : schema->valid)
       time_masks_along(*schema, grammar, vocabulary, texts.front(), written);
+    if (schema->name == "people" || schema->name == "lists of mixed values")
+      time_masks_along(*schema, grammar, vocabulary, long_document(*schema), long_ones);
     for (uint64_t seed = 0; seed < 4; ++seed)
       time_masks_along(*schema, grammar, vocabulary, random_walk(grammar, demo_vocabulary(), seed).text,
                        walked);
   }
   compiling.print("compiling", 4);
   written.print("masks of documents as people write them", 25);
+  long_ones.print("masks of two long documents", 3);
   walked.print("masks of documents of random walks", 10);
 }
 
