@@ -43,7 +43,7 @@ export LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks_of_others.txt:print_s
 
 # Two cores have two things to do: most suites wait, or compute on one. With sanitizers models compute for minutes: their
 # tests by themselves. A suite that is named runs its disabled tests too, unless they are named as not to be run.
-models=demo_model,engine_places,equalities,forward,link_share_of_host_experts,loop,mixed_types,roles_in_the_cache,stages
+models=constrained_answers,constrained_calls,demo_model,engine_places,equalities,forward,link_share_of_host_experts,loop,mixed_types,roles_in_the_cache,stages
 {
   suite race_tests build/races/race_tests
   suite test_cli tests/test_cli.sh "$build/dsv32"

@@ -48,7 +48,7 @@ if [ -n "${SANITIZE:-}" ]; then
       skipped=$((skipped + 1))
       continue
     fi
-    for suite in $("$build/gpu_tests" --list_content 2>&1 | grep -oE '^gpu_[a-z_]+' | grep -vE '^gpu_(long_context|memory|demo_model)$'); do
+    for suite in $("$build/gpu_tests" --list_content 2>&1 | grep -oE '^gpu_[a-z_]+' | grep -vE '^gpu_(constrained|long_context|memory|demo_model)$'); do
       [ "$suite" != gpu_forward ] || [ "$tool" = memcheck ] || continue
       while (($(jobs -rp | wc -l) >= $(nproc))); do wait -n; done
       sanitize "$tool" "$suite" || echo "$tool" >>"$logs/sanitizers.failed" &

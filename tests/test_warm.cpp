@@ -8,7 +8,9 @@
 
 #include <sys/stat.h>
 
+#include "tests/support/constrained_answers.h"
 #include "tests/support/sanitized.h"
+#include "tests/support/unwilling_model.h"
 #include "tests/support/warm_home.h"
 
 using namespace dsv32;
@@ -51,6 +53,7 @@ BOOST_AUTO_TEST_CASE(answers_are_those_of_a_process_of_ones_own) {
   for (const std::string& words :
        {std::string("-n 20 --think-max 5 --seed 3 hello you"), std::string("--no-think -n 9 --temp 0 hello"),
         std::string("-n 0 hello"), std::string("--no-think -n 30 --seed 5 --stop e hello"),
+        std::string("--no-think -n 30 --temp 1 --seed 3 --schema '{\"enum\":[\"hello\",\"here\",12]}' hello"),
         "--no-think -n 3 -p \"" + std::string(2000, 'x') + "\""}) {
     const Ran cold = warm.ask("run", words, "never"), through = warm.ask("run", words);
     BOOST_TEST(through.code == cold.code);
@@ -243,6 +246,37 @@ BOOST_AUTO_TEST_CASE(the_first_token_comes_within_ten_milliseconds) {
   }
   BOOST_TEST(least < (kIsSanitized ? 0.05 : 0.01));
   BOOST_TEST_MESSAGE("first token after " << least * 1e3 << " ms beside the engine's own");
+}
+
+// A constraint and tools go with a request, and calls come with its answer.
+BOOST_AUTO_TEST_CASE(documents_and_calls_come_through) {
+  const Warm warm;
+  warm.start("--no-cache");
+  const std::unique_ptr<WarmClient> client = WarmClient::connect(warm.socket());
+  BOOST_REQUIRE(client);
+  EngineOptions options;
+  options.backend = "cpu", options.context = 512, options.n_threads = 1;
+  UnwillingModel model(options);
+  for (const bool has_tools : {false, true}) {
+    Request request = model.request(
+        has_tools ? R"({"tools":[{"name":"f","strict":true,"parameters":{"type":"object","properties":
+                       {"a":{"enum":["\u00e4",1]}},"required":["a"],"additionalProperties":false}}],
+                       "choice":"required","parallel":false})"
+                  : R"({"schema":{"type":"array","items":{"enum":["\u00e4",1]},"minItems":3,"maxItems":3}})",
+        1, 3, 300);
+    request.options.tools = has_tools;
+    HeardAnswers here(1), there(1);
+    here[0].result = generate(model.engine.loop(), request, here[0]);
+    there[0].result = generate(*client, request, there[0]);
+    check_same(there, here);
+    const Completion &completion = there[0].result.completion, &expected = here[0].result.completion;
+    BOOST_TEST(there[0].is_whole());
+    BOOST_TEST(completion.content == expected.content);
+    BOOST_REQUIRE(completion.calls.size() == (has_tools ? 1u : 0u));
+    if (!has_tools) continue;
+    BOOST_TEST(completion.calls[0].name == "f");
+    BOOST_TEST(completion.calls[0].arguments == expected.calls[0].arguments);
+  }
 }
 
 namespace {

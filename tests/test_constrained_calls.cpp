@@ -1,0 +1,186 @@
+// Calls of tools through the engine's loop: arguments are what a strict tool's schema accepts, a cut block is
+// told as cut, what is shown and what is kept of the calls are what the model wrote, and all is the same
+// alone and in company. By models that were never trained to call anything.
+#include <boost/test/unit_test.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/constrained_answers.h"
+#include "tests/support/constrained_vocabulary.h"
+#include "tests/support/demo_answers.h"
+#include "tests/support/unwilling_model.h"
+
+namespace dsv32 {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kTools = R"([
+  {"name": "get_weather", "strict": true, "parameters": {"type": "object", "properties": {
+    "city": {"type": "string", "minLength": 1, "maxLength": 12}, "days": {"type": "integer", "minimum": 1, "maximum": 9},
+    "unit": {"enum": ["C", "F"]}, "at": {"type": ["string", "null"], "maxLength": 3}},
+    "required": ["city", "days"], "additionalProperties": false}},
+  {"name": "note", "strict": true, "parameters": {"type": "object", "properties": {
+    "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3},
+    "on": {"type": "string", "format": "date"}, "place": {"type": "object", "properties": {"x": {"type": "null"}},
+    "required": ["x"], "additionalProperties": false}}, "required": ["on"], "additionalProperties": false}}])";
+
+std::string constraint_of(const std::string& choice, bool parallel) {
+  return ordered_json{{"tools", ordered_json::parse(kTools)}, {"choice", choice}, {"parallel", parallel}}
+      .dump();
+}
+
+bool is_accepted(const ToolCall& call) {
+  for (const ordered_json& tool : ordered_json::parse(kTools)) {
+    if (tool["name"] != call.name) continue;
+    Constraint arguments(compile_constraint(ordered_json{{"schema", tool["parameters"]}}.dump()),
+                         demo_vocabulary().trie());
+    return arguments.take(call.arguments) && arguments.is_complete() &&
+           nlohmann::json::accept(call.arguments);
+  }
+  return false;
+}
+
+EngineOptions options_of(int64_t max_seqs) {
+  EngineOptions options;
+  options.backend = "cpu", options.n_threads = 1;
+  options.context = 768, options.chunk = 64;
+  options.max_seqs = max_seqs, options.pool = 768 * max_seqs;
+  return options;
+}
+
+// By turns of i all kinds of choice.
+constexpr const char* kChoices[] = {"required", "get_weather", "note", "required"};
+std::string choice_of(size_t i) { return kChoices[i % std::size(kChoices)]; }
+Request call_request(const UnwillingModel& model, size_t i, int64_t n_most) {
+  const bool parallel = i % std::size(kChoices) == 0;
+  const float temperature = parallel ? 5 : i % 3 == 2 ? 0 : 1;  // so that a list of calls ends
+  Request request = model.request(constraint_of(choice_of(i), parallel), temperature, i, n_most);
+  request.options.tools = true;
+  return request;
+}
+
+// What is true of every answer that has to call.
+void check_calls(const Request& request, const HeardAnswer& answer, const std::string& choice) {
+  const Completion& completion = answer.result.completion;
+  BOOST_TEST(answer.text == completion.content);
+  BOOST_TEST(completion.content + completion.calls_text == answer.bytes(*request.tokenizer));
+  BOOST_TEST(completion.call_fault == "");
+  BOOST_TEST((completion.content == "" || completion.content == "\n" || completion.content == "\n\n"));
+  for (const ToolCall& call : completion.calls) {
+    BOOST_TEST(is_accepted(call), call.name << call.arguments);
+    if (choice != "required") BOOST_TEST(call.name == choice);
+  }
+  if (answer.is_whole()) {
+    BOOST_TEST(completion.calls.size() >= 1u);
+    BOOST_TEST(!completion.is_call_cut);
+    BOOST_TEST(completion.content == "");
+  } else {
+    BOOST_TEST((answer.result.finish_reason == FinishReason::length));
+    BOOST_TEST(answer.result.n_completion_tokens == request.options.n_most());
+    BOOST_TEST((completion.calls.empty() || !completion.is_call_cut));
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(constrained_calls)
+
+BOOST_AUTO_TEST_CASE(calls_have_the_arguments_that_their_schemas_accept) {
+  constexpr size_t kRequests = 7;
+  UnwillingModel alone(options_of(1)), together(options_of(8));
+  const auto requests = [](const UnwillingModel& model) {
+    std::vector<Request> all;
+    for (size_t i = 1; i <= kRequests; ++i) all.push_back(call_request(model, i, 600));
+    return all;
+  };
+  const std::vector<Request> asked = requests(alone);
+  const HeardAnswers answers = answers_alone(alone.engine, asked);
+  size_t n_whole = 0, n_calls = 0;
+  for (size_t i = 0; i < kRequests; ++i) BOOST_TEST_CONTEXT("request " << i) {
+      check_calls(asked[i], answers[i], choice_of(i + 1));
+      const std::vector<ToolCall>& calls = answers[i].result.completion.calls;
+      if ((i + 1) % std::size(kChoices) != 0) BOOST_TEST(calls.size() <= 1u);
+      n_whole += answers[i].is_whole(), n_calls += calls.size();
+      for (const ToolCall& call : calls) BOOST_TEST_MESSAGE(i << ": " << call.name << call.arguments);
+    }
+  BOOST_TEST_MESSAGE(n_whole << " whole answers, " << n_calls << " calls");
+  BOOST_TEST(n_whole > kRequests / 2);
+  BOOST_TEST(n_calls > n_whole);
+  check_same(answers_together(together.engine, requests(together)), answers);
+}
+
+// Wherever the limit is, no half of a mark is shown and no call is given before its block is whole.
+BOOST_AUTO_TEST_CASE(a_cut_block_is_no_call) {
+  UnwillingModel model(options_of(8));
+  std::vector<Request> requests;
+  for (size_t i = 0; i < 40; ++i) requests.push_back(call_request(model, i, 1 + static_cast<int64_t>(i)));
+  const HeardAnswers answers = answers_together(model.engine, requests);
+  size_t n_cut = 0;
+  for (size_t i = 0; i < requests.size(); ++i) BOOST_TEST_CONTEXT("request " << i) {
+      check_calls(requests[i], answers[i], choice_of(i));
+      const Completion& completion = answers[i].result.completion;
+      n_cut += completion.is_call_cut;
+      if (completion.is_call_cut) BOOST_TEST(completion.calls.empty());
+    }
+  BOOST_TEST(n_cut > requests.size() / 2);
+}
+
+// Without calls an answer's text is all content, with a constraint that allows it and without one.
+BOOST_AUTO_TEST_CASE(an_answer_without_a_block_is_its_content) {
+  UnwillingModel model(options_of(8));
+  std::vector<Request> requests;
+  for (size_t i = 0; i < 12; ++i) {
+    requests.push_back(model.request(i % 2 ? constraint_of("auto", true) : "", i % 3 ? 2 : 1, i, 40));
+    requests.back().options.tools = true;
+    if (i % 4 == 0) requests.back().options.stops = {"e", " th", "\n<"};
+  }
+  const HeardAnswers answers = answers_together(model.engine, requests);
+  size_t n_stopped = 0;
+  for (size_t i = 0; i < requests.size(); ++i) BOOST_TEST_CONTEXT("request " << i) {
+      const Completion& completion = answers[i].result.completion;
+      const std::string bytes = answers[i].bytes(*model.tokenizer);
+      BOOST_TEST(answers[i].text == completion.content);
+      BOOST_TEST((completion.calls.empty() && completion.calls_text.empty() && !completion.is_call_cut));
+      if (requests[i].options.stops.empty()) {
+        BOOST_TEST(completion.content == bytes);
+        continue;
+      }
+      BOOST_TEST(bytes.starts_with(completion.content));
+      size_t first = bytes.size();
+      for (const std::string& stop : requests[i].options.stops) first = std::min(first, bytes.find(stop));
+      BOOST_TEST(completion.content == bytes.substr(0, first));
+      n_stopped += first < bytes.size();
+    }
+  BOOST_TEST(n_stopped > 0u);
+}
+
+// The constraint begins behind the thinking, in which marks are no calls.
+BOOST_AUTO_TEST_CASE(the_demo_model_calls_after_thinking) {
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(demo_file());
+  Engine engine(demo_file(), options_of(2));
+  std::vector<Request> requests;
+  for (size_t i = 0; i < 2; ++i) {
+    GenerationOptions options;
+    options.sampling.temperature = 0, options.max_thinking = 6, options.max_answer = 300;
+    options.constraint = constraint_of(choice_of(i), false), options.tools = true;
+    requests.push_back({nullptr, tokenizer.get(), first_turn(*tokenizer, "What is 17 + 25?", true), options});
+  }
+  const HeardAnswers answers = answers_together(engine, requests);
+  for (size_t i = 0; i < requests.size(); ++i) BOOST_TEST_CONTEXT("request " << i) {
+      const GenerationResult& result = answers[i].result;
+      BOOST_TEST(answers[i].is_whole(), result.completion.calls_text);
+      BOOST_TEST((result.completion.thinking_closed && result.n_thinking_tokens > 0));
+      BOOST_TEST(result.completion.content == "");
+      BOOST_REQUIRE(result.completion.calls.size() == 1u);
+      const ToolCall& call = result.completion.calls.front();
+      BOOST_TEST(is_accepted(call), call.name << call.arguments);
+      BOOST_TEST_MESSAGE(call.name << call.arguments);
+    }
+  check_same(answers_alone(engine, requests), answers);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace dsv32
