@@ -92,7 +92,7 @@ class Automaton {
   void forget_states();
 
   static constexpr CellId kEnd = 0;  // the place where the document is complete
-  static constexpr int64_t kMostNodes = 10000, kMostStates = 10000, kMostPlaces = 1000;
+  static constexpr int64_t kMostNodes = 10000, kMostStates = 5000, kMostPlaces = 1000;
 
  private:
   static constexpr int32_t kUnknown = -2;

@@ -17,7 +17,7 @@ namespace dsv32 {
 namespace {
 
 constexpr size_t kLargeSubtree = 16;  // nodes, from which on it is asked whether it need be walked
-constexpr size_t kMostMasks = 256;    // that are kept, of states and of terms each
+constexpr size_t kMostMasks = 128;    // that are kept, of states and of terms each
 
 void add(TokenTrie::Words& words, const TokenTrie::Words& more) {
   for (size_t i = 0; i < words.size(); ++i) words[i] |= more[i];

@@ -360,7 +360,8 @@ bool SchemaReader::differ(const Shape& a, const Shape& b, int depth) {
 bool SchemaReader::values_differ(const Shape& a, const Shape& b) {
   return std::ranges::all_of(*a.values, [&](const Json* value) {
     if (!(a.types & b.types & type_of(*value))) return true;
-    return b.values && std::ranges::none_of(*b.values, [&](const Json* other) { return *other == *value; });
+    return b.values &&
+           std::ranges::none_of(*b.values, [&](const Json* other) { return are_equal(*other, *value); });
   });
 }
 

@@ -66,7 +66,8 @@ void add_types(Shape& shape, const Json& value) {
 void add_values(Shape& shape, std::vector<const Json*> values) {
   if (shape.values)
     std::erase_if(values, [&](const Json* value) {
-      return std::ranges::none_of(*shape.values, [&](const Json* other) { return *other == *value; });
+      return std::ranges::none_of(*shape.values,
+                                  [&](const Json* other) { return are_equal(*other, *value); });
     });
   shape.values = std::move(values);
 }
@@ -146,6 +147,11 @@ bool add_keyword(Shape& shape, Terms& terms, const std::string& key, const Json&
 }
 
 }  // namespace
+
+bool are_equal(const Json& a, const Json& b) {
+  if (!a.is_structured() || !b.is_structured()) return a == b;
+  return nlohmann::json::parse(a.dump()) == nlohmann::json::parse(b.dump());
+}
 
 Type type_of(const Json& value) {
   return value.is_null()      ? kNull

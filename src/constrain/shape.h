@@ -28,6 +28,8 @@ enum Type : unsigned {
   kEveryType = 63,
 };
 Type type_of(const Json& value);
+// As JSON values, whatever the order of their properties.
+bool are_equal(const Json& a, const Json& b);
 
 // The schemas of an array's items, or of an object's properties, in one schema; null: none is given.
 struct ItemSchemas {
