@@ -183,7 +183,7 @@ $(BUILD)/race_tests: $(RACE_SOURCES:%.cpp=$(BUILD)/%.o) $(BUILD)/src/base.o
 
 $(BUILD)/make_tiny_model: $(BUILD)/tests/tools/make_tiny_model.o $(SUPPORT) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
-	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	@$(CXX) $(LDFLAGS) $^ $(TEST_LIB) $(LDLIBS) -o $@
 
 $(BUILD)/gpu_tests: $(GPU_TEST_OBJECTS) $(BUILD)/tests/main.o $(SUPPORT) $(LAB_OBJECTS) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"

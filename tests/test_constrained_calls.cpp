@@ -9,6 +9,7 @@
 #include "tests/support/constrained_vocabulary.h"
 #include "tests/support/demo_answers.h"
 #include "tests/support/unwilling_model.h"
+#include "text/call_parser.h"
 
 namespace dsv32 {
 
@@ -154,6 +155,29 @@ BOOST_AUTO_TEST_CASE(an_answer_without_a_block_is_its_content) {
       n_stopped += first < bytes.size();
     }
   BOOST_TEST(n_stopped > 0u);
+}
+
+// A text ends where the parser ends it.
+BOOST_AUTO_TEST_CASE(a_text_holds_no_end_tag_of_its_own) {
+  const std::string constraint =
+      R"({"tools":[{"name":"f","strict":true,"parameters":{"type":"object","properties":{"a":{"type":"string"}},
+          "required":["a"],"additionalProperties":false}}],"choice":"required","parallel":true})";
+  const std::string begin =
+      "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" string=\"true\">";
+  const std::string end = "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>";
+  const auto takes = [&](const std::string& text) {
+    Constraint calls(compile_constraint(constraint), demo_vocabulary().trie());
+    const bool is_taken = calls.take(begin + text + end) && calls.is_complete();
+    CallParser parser;
+    parser.push(begin + text + end), parser.finish(false);
+    if (is_taken) BOOST_TEST(parser.found().calls.size() == 1u, text);
+    return is_taken;
+  };
+  for (const char* text :
+       {"", "<", "</", "</｜DSML｜", "</｜DSML｜param>", "a</｜DSML｜invoke>", "<<｜DSML｜"})
+    BOOST_TEST(takes(text), text);
+  for (const char* text : {"</｜DSML｜parameter >", "</｜DSML｜parameter", "a</｜DSML｜parameter\n>b"})
+    BOOST_TEST(!takes(text), text);
 }
 
 // The constraint begins behind the thinking, in which marks are no calls.

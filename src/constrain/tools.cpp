@@ -42,8 +42,7 @@ class ToolGrammar {
   NodeId free_parameters() {
     Terms& terms = automaton_.terms();
     const Terms::Id name = terms.repeat(terms.character_but({{0, 0x1f}, {'"', '"'}, {'<', '<'}}), 1, 64);
-    const NodeId text =
-        automaton_.sequence({automaton_.literal("true\">"), automaton_.up_to(kEndParameter, false)});
+    const NodeId text = automaton_.sequence({automaton_.literal("true\">"), any_text()});
     static const Json any = true;
     const NodeId json =
         automaton_.sequence({automaton_.literal("false\">"), SchemaReader(automaton_, any).document(),
@@ -67,9 +66,15 @@ class ToolGrammar {
          automaton_.choice(values)});
   }
 
+  // With its end tag, which CallParser finds also with space before the >: the text holds nothing like it.
+  NodeId any_text() {
+    const std::string begin = kEndParameter.substr(0, kEndParameter.size() - 1);
+    return automaton_.sequence({automaton_.up_to(begin, false), automaton_.literal(">")});
+  }
+
   NodeId text(Terms::Id term) {
     Terms& terms = automaton_.terms();
-    if (term == terms.any()) return automaton_.up_to(kEndParameter, false);
+    if (term == terms.any()) return any_text();
     const Terms::Id character = terms.character_but({{'<', '<'}});
     const std::optional<Terms::Length> length = terms.length(term);
     const Terms::Id bounded = length ? terms.repeat(character, length->least, length->most)
