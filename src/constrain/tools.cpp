@@ -30,8 +30,11 @@ class ToolGrammar {
   NodeId strict_parameters(const Json& schema, const std::string& tool) {
     try {
       std::vector<Automaton::Member> members;
-      for (const SchemaReader::Property& property : SchemaReader(automaton_, schema).properties())
+      for (const SchemaReader::Property& property : SchemaReader(automaton_, schema).properties()) {
+        if (property.name.find_first_of("\"<>\n\r") != std::string::npos)
+          fail(ErrorKind::usage, "the name " + visible(property.name, false, 60) + " cannot stand in a tag");
         members.push_back({parameter(property), property.is_required});
+      }
       return automaton_.members(members, -1, line_end_);
     } catch (const Error& error) {
       fail(error.kind(), "tool " + visible(tool, false, 80) + ": " + error.what(), error.hint());
