@@ -43,7 +43,7 @@ hello='"messages":[{"role":"user","content":"Hello"}],"temperature":0'
   echo "{\"custom_id\":\"kwargs\",$hello,\"max_tokens\":6,\"chat_template_kwargs\":{\"thinking\":false}}"
   echo "{\"custom_id\":\"enable\",$hello,\"max_tokens\":6,\"enable_thinking\":false}"
   echo "{\"custom_id\":\"budget\",$hello,\"max_tokens\":12,\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":2}}"
-  for field in '"repeat_penalty":1.3' '"guided_json":{}' '"grammar":"x"' '"json_schema":{}' '"structured_outputs":{"x":1}' \
+  for field in '"repeat_penalty":1.3' '"guided_json":7' '"grammar":"x"' '"json_schema":7' '"structured_outputs":{"x":1}' \
     '"min_tokens":30' '"ignore_eos":true' '"stop_token_ids":[1]'; do
     echo "{\"custom_id\":\"${field//\"/}\",$hello,\"max_tokens\":6,$field}"
   done | sed 's/"custom_id":"\([a-z_]*\)[^"]*"/"custom_id":"\1"/'
