@@ -110,7 +110,7 @@ BOOST_AUTO_TEST_CASE(each_is_a_document_or_told_as_cut) {
         BOOST_TEST_MESSAGE((demo_alone()[i].is_whole() ? "whole: " : "cut: ") << demo_alone()[i].text);
       }
   BOOST_TEST_MESSAGE(n_whole << " whole, " << n_cut << " cut");
-  BOOST_TEST(n_whole > std::ssize(lines()) / 5);
+  BOOST_TEST(n_whole > std::ssize(lines()) / 6);
   BOOST_TEST(n_cut > 0);
 }
 
