@@ -126,6 +126,10 @@ const std::vector<Accepted>& accepted() {
       {BLOCK INVOKE("天気\"s\"") STRING("城\"市", "北京👍") INVOKE_END END, "",
        R"(天気"s"{"城\"市": "北京👍"})"},
       {BLOCK INVOKE("f") STRING("a", "\xff") INVOKE_END END, "", "f{\"a\": \"\uFFFD\"}"},
+      // An end tag within a JSON string ends nothing.
+      {BLOCK INVOKE("f") VALUE("a", "[\"</" DSML "parameter>\\\"\", 1]") VALUE("b", "\"\\\\\"")
+           INVOKE_END END,
+       "", "f{\"a\": [\"</" DSML "parameter>\\\"\", 1], \"b\": \"\\\\\"}"},
       // Text after a block is not shown; a further block counts.
       {"a" BLOCK PARIS END "\n\n<function_results>made up", "a", R"(get_weather{"city": "Paris"})"},
       {"a" BLOCK PARIS END " b" BLOCK INVOKE("f") INVOKE_END END "\n", "a",

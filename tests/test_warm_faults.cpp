@@ -243,7 +243,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_read_is_not_heard) {
   if (!kIsSanitized) BOOST_TEST(resident_kib(pid) < before + 24 * 1024);  // they keep what is given back
   BOOST_TEST(warm.ask("run", "-n 4 --no-think hello").code == 0);
   WarmLink unended = raw_link(warm);
-  BOOST_TEST(press_on(unended, std::string(size_t{8} << 20, 'x'), size_t{8} << 20) < size_t{2} << 20);
+  BOOST_TEST(press_on(unended, std::string(size_t{8} << 20, 'x'), size_t{8} << 20) < size_t{4} << 20);
 }
 
 BOOST_AUTO_TEST_CASE(who_stays_locks_nobody_out) {

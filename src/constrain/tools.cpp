@@ -10,7 +10,8 @@ namespace {
 using NodeId = Automaton::NodeId;
 
 const std::string kBegin = "<｜DSML｜function_calls>", kEnd = "</｜DSML｜function_calls>",
-                  kEndInvoke = "</｜DSML｜invoke>", kEndParameter = "</｜DSML｜parameter>";
+                  kEndInvoke = "</｜DSML｜invoke>", kEndParameter = "</｜DSML｜parameter>",
+                  kBeginParameter = "<｜DSML｜parameter name=\"", kNamed = "\" string=\"";
 
 class ToolGrammar {
  public:
@@ -31,7 +32,7 @@ class ToolGrammar {
     try {
       std::vector<Automaton::Member> members;
       for (const SchemaReader::Property& property : SchemaReader(automaton_, schema).properties()) {
-        if (property.name.find_first_of("\"<>\n\r") != std::string::npos)
+        if (!can_be_named(property.name))
           fail(ErrorKind::usage, "the name " + visible(property.name, false, 60) + " cannot stand in a tag");
         members.push_back({parameter(property), property.is_required});
       }
@@ -41,22 +42,37 @@ class ToolGrammar {
     }
   }
 
-  // Of any names and values.
-  NodeId free_parameters() {
-    Terms& terms = automaton_.terms();
-    const Terms::Id name = terms.repeat(terms.character_but({{0, 0x1f}, {'"', '"'}, {'<', '<'}}), 1, 64);
-    const NodeId text = automaton_.sequence({automaton_.literal("true\">"), any_text()});
+  // Of any values: those that the schema names, each once; any if it says nothing of them.
+  NodeId free_parameters(const Json& schema) {
     static const Json any = true;
     const NodeId json =
         automaton_.sequence({automaton_.literal("false\">"), SchemaReader(automaton_, any).document(),
                              automaton_.literal(kEndParameter)});
-    const NodeId one =
-        automaton_.sequence({automaton_.literal("<｜DSML｜parameter name=\""), automaton_.bare(name),
-                             automaton_.literal("\" string=\""), automaton_.choice({text, json})});
+    const NodeId value =
+        automaton_.choice({automaton_.sequence({automaton_.literal("true\">"), any_text()}), json});
+    if (schema.contains("properties") && schema["properties"].is_object()) {
+      std::vector<Automaton::Member> members;
+      for (const auto& property : schema["properties"].items())
+        if (can_be_named(property.key())) members.push_back({named(property.key(), value), false});
+      return automaton_.members(members, -1, line_end_);
+    }
+    Terms& terms = automaton_.terms();
+    const Terms::Id name = terms.repeat(terms.character_but({{0, 0x1f}, {'"', '"'}, {'<', '<'}}), 1, 64);
+    const NodeId one = automaton_.sequence(
+        {automaton_.literal(kBeginParameter), automaton_.bare(name), automaton_.literal(kNamed), value});
     return automaton_.list({}, one, line_end_, 0, Terms::kNoLimit);
   }
 
  private:
+  // Whether the parser finds the name in its tag.
+  static bool can_be_named(const std::string& name) {
+    return !name.empty() && name.find_first_of("\"<>\n\r") == std::string::npos;
+  }
+
+  NodeId named(const std::string& name, NodeId value) {
+    return automaton_.sequence({automaton_.literal(kBeginParameter + name + kNamed), value});
+  }
+
   NodeId parameter(const SchemaReader::Property& property) {
     std::vector<NodeId> values;
     if (property.text)
@@ -64,9 +80,7 @@ class ToolGrammar {
     if (property.other)
       values.push_back(automaton_.sequence(
           {automaton_.literal("false\">"), *property.other, automaton_.literal(kEndParameter)}));
-    return automaton_.sequence(
-        {automaton_.literal("<｜DSML｜parameter name=\"" + property.name + "\" string=\""),
-         automaton_.choice(values)});
+    return named(property.name, automaton_.choice(values));
   }
 
   // With its end tag, which CallParser finds also with space before the >: the text holds nothing like it.
@@ -101,7 +115,7 @@ Automaton::NodeId tools_node(Automaton& automaton, const Json& spec) {
     if (has_name && name != choice) continue;
     invokes.push_back(grammar.invoke(name, tool.at("strict").get<bool>()
                                                ? grammar.strict_parameters(tool.at("parameters"), name)
-                                               : grammar.free_parameters()));
+                                               : grammar.free_parameters(tool.at("parameters"))));
   }
   if (invokes.empty())
     fail(ErrorKind::usage, "tool_choice names " + visible(choice, false, 80) + ", which is no tool");

@@ -58,7 +58,7 @@ std::string CallParser::push(std::string_view text) {
       case State::json: goes_on = read_json(); break;
     }
   buffer_.erase(0, begin_);
-  at_ -= begin_, searched_ -= std::min(searched_, begin_), begin_ = 0;
+  at_ -= begin_, searched_ -= std::min(searched_, begin_), scanned_ -= std::min(scanned_, begin_), begin_ = 0;
   return std::exchange(released_, {});
 }
 
@@ -139,6 +139,7 @@ bool CallParser::begin_value(std::string_view attributes) {
   if (!names_.empty()) arguments += ", ";
   arguments += python_string(name) + ": ";
   if (!names_.insert(std::move(name)).second) return fail_block("a tool call has a parameter twice");
+  scanned_ = at_, is_quoted_ = false;
   return enter(State::value);
 }
 
@@ -216,9 +217,21 @@ CallParser::Match CallParser::read_tag(std::string_view word, std::string_view& 
 
 // Up to an end tag that begins with `word`. If that is all there, `text` is what stands before it, and at_ is
 // behind it.
+// Whether a string of the JSON value that is read has begun before buffer_[end] and not ended.
+bool CallParser::is_quoted_at(size_t end) {
+  for (; scanned_ < end; ++scanned_) {
+    if (is_quoted_ && buffer_[scanned_] == '\\')
+      ++scanned_;
+    else if (buffer_[scanned_] == '"')
+      is_quoted_ = !is_quoted_;
+  }
+  return is_quoted_;
+}
+
 bool CallParser::read_until(std::string_view word, std::string_view& text) {
   for (size_t found; (found = buffer_.find(word, searched_)) != std::string::npos; ++searched_) {
     searched_ = found;
+    if (state_ == State::value && !is_string_ && is_quoted_at(found)) continue;
     const size_t close = std::min(buffer_.find_first_not_of(kSpace, found + word.size()), buffer_.size());
     if (close - found > kMaxTagBytes) continue;
     if (close == buffer_.size()) return false;

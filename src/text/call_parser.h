@@ -6,15 +6,14 @@
 // of a block is held back, so half a mark is never shown. White space may stand between two tags and before
 // the > of a tag. An invoke holds parameters, or one JSON object in their place.
 //
-//   whole block     its calls count when it ends, all together. What comes after it is not shown (it is kept
-//   in
-//                   `text`), but a further block counts.
-//   faulty block    another tag or text between tags, an attribute missing, a parameter given twice, a value
-//   with
-//                   string="false" that is no JSON, an answer that ends within the block by itself: no call
-//                   of the block counts, the block is shown as text, and `fault` says why. Two end tags may
-//                   be missing, because nothing else can follow there: a call's after its parameters, where
-//                   the next call begins or the block ends, and the block's at the answer's end.
+//   whole block     its calls count when it ends, all together. What comes after it is not shown (it is
+//                   kept in `text`), but a further block counts.
+//   faulty block    another tag or text between tags, an attribute missing, a parameter given twice, a
+//                   value with string="false" that is no JSON, an answer that ends within the block by
+//                   itself: no call of the block counts, the block is shown as text, and `fault` says why.
+//                   Two end tags may be missing, because nothing else can follow there: a call's after its
+//                   parameters, where the next call begins or the block ends, and the block's at the
+//                   answer's end. An end tag within a JSON string ends nothing.
 //   cut block       the answer was cut within the block or its mark: no call of the block counts, it is not
 //                   shown, and `is_cut` says so.
 //
@@ -69,6 +68,7 @@ class CallParser {
   Match match(std::string_view word) const;
   Match read_tag(std::string_view word, std::string_view& attributes);
   bool read_until(std::string_view word, std::string_view& text);
+  bool is_quoted_at(size_t end);
   void release(size_t end);
 
   State state_ = State::text;
@@ -83,6 +83,8 @@ class CallParser {
   std::vector<ToolCall> calls_;  // of the block
   std::set<std::string> names_;  // of the last call's parameters
   bool is_string_ = false;       // the value that is being read
+  size_t scanned_ = 0;           // of a JSON value, and whether one of its strings is open there
+  bool is_quoted_ = false;
   Found found_;
 };
 
