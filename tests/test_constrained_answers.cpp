@@ -21,7 +21,7 @@ constexpr size_t kOneOf = kIsSanitized ? 10 : 8;  // of the lines, where fewer d
 
 EngineOptions options_of(int64_t max_seqs) {
   EngineOptions options;
-  options.backend = "cpu", options.n_threads = 1;
+  options.backend = "cpu", options.n_threads = 2;
   options.context = 512, options.chunk = 64;
   options.max_seqs = max_seqs, options.pool = 512 * max_seqs;
   return options;

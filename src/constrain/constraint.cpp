@@ -184,6 +184,21 @@ std::unique_ptr<Constraint> Constraints::begin(const std::string& text, const To
   return std::make_unique<Constraint>(grammars_[text] = compile_constraint(text), trie_);
 }
 
+void Constraints::write(std::span<WantedMask> masks) {
+  std::map<const Grammar*, std::vector<WantedMask*>> by_grammar;
+  for (WantedMask& mask : masks) by_grammar[mask.constraint->grammar()].push_back(&mask);
+  std::vector<std::vector<WantedMask*>> groups;
+  for (auto& [grammar, group] : by_grammar) groups.push_back(std::move(group));
+  workers_.parallel_for(std::ssize(groups), groups.size() > 1, [&](int64_t i) {
+    for (WantedMask* mask : groups[static_cast<size_t>(i)]) try {
+        mask->has_begun ? mask->constraint->write_mask(mask->words)
+                        : mask->constraint->write_mask_before(mask->words);
+      } catch (...) {
+        mask->error = std::current_exception();
+      }
+  });
+}
+
 bool Constraint::is_complete() const { return places_.front() == Automaton::kEnd; }
 
 }  // namespace dsv32

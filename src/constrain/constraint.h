@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <span>
@@ -19,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/worker_pool.h"
 #include "text/tokenizer.h"
 
 namespace dsv32 {
@@ -50,6 +52,8 @@ class Constraint {
   bool take(std::string_view bytes);
   // Whether the document is complete here.
   bool is_complete() const;
+  // Answers with the same grammar take turns.
+  const Grammar* grammar() const { return grammar_.get(); }
 
  private:
   std::shared_ptr<Grammar> grammar_;
@@ -57,17 +61,30 @@ class Constraint {
   std::vector<int32_t> places_;  // in the grammar, with what must follow
 };
 
+// The mask of one answer's next token.
+struct WantedMask {
+  Constraint* constraint;
+  bool has_begun;  // the document; else Constraint::write_mask_before() writes the mask
+  std::span<uint32_t> words;
+  std::exception_ptr error = {};  // why it could not be written
+};
+
 // The constraints of the requests to one model: equal ones are compiled once, and some stay for later
 // requests.
 class Constraints {
  public:
+  explicit Constraints(int n_threads) : workers_(n_threads) {}  // 0: one for each core
+
   // The constraint of a new answer. Always the same tokenizer, which must outlive the object. Throws as
   // compile_constraint() does.
   std::unique_ptr<Constraint> begin(const std::string& text, const Tokenizer& tokenizer);
+  // Writes masks, those of answers with different constraints side by side.
+  void write(std::span<WantedMask> masks);
 
  private:
   std::map<std::string, std::shared_ptr<Grammar>> grammars_;  // by their texts
   std::shared_ptr<const TokenTrie> trie_;
+  WorkerPool workers_;
 };
 
 }  // namespace dsv32

@@ -66,7 +66,7 @@ class Engine {
   const std::vector<std::string>& warnings() const { return warnings_; }
   Forward& forward() { return *forward_; }
   RowSampler& sampler() { return *sampler_; }
-  Constraints& constraints() { return constraints_; }
+  Constraints& constraints() { return *constraints_; }
   LatentCache& cache() { return *cache_; }
   Loop& loop() { return *loop_; }
   PrefixCache* prefix_cache() { return prefix_cache_.get(); }  // null: prefixes are not remembered
@@ -85,7 +85,7 @@ class Engine {
   std::vector<std::string> warnings_;
   std::unique_ptr<Forward> forward_;
   std::unique_ptr<RowSampler> sampler_;
-  Constraints constraints_;
+  std::unique_ptr<Constraints> constraints_;
   std::unique_ptr<Loop> loop_;
 };
 

@@ -162,19 +162,31 @@ void Loop::decode(std::vector<Sequence*> sequences) {
   draw(stepping);
 }
 
-// Draws a token for each sequence from its row of the last step's logits. Logits that are not finite come
-// from damaged weights, or from a damaged prefix. Masks are made here, while a GPU still computes the step.
-void Loop::draw(std::span<Sequence* const> sequences) {
+// How the sequences' next tokens are to be drawn. Masks are made here, while a GPU still computes the step.
+std::vector<SampleRule> Loop::rules_of(std::span<Sequence* const> sequences) {
   std::vector<SampleRule> rules;
-  int64_t n_top = -1;
+  std::vector<WantedMask> masks;
+  std::vector<size_t> masked;  // whose they are
   for (Sequence* sequence : sequences) {
     rules.push_back(sequence->next_rule());
     if (!sequence->has_constraint()) continue;
-    attempt(*sequence, [&] {
-      sequence->write_mask(engine_.sampler().mask_of(std::ssize(rules) - 1, engine_.args().vocab_size));
-      rules.back().is_masked = true;
-    });
+    masked.push_back(rules.size() - 1);
+    masks.push_back(
+        sequence->wanted_mask(engine_.sampler().mask_of(std::ssize(rules) - 1, engine_.args().vocab_size)));
   }
+  if (!masks.empty()) engine_.constraints().write(masks);
+  for (size_t i = 0; i < masks.size(); ++i) {
+    rules[masked[i]].is_masked = !masks[i].error;
+    if (masks[i].error) attempt(*sequences[masked[i]], [&] { std::rethrow_exception(masks[i].error); });
+  }
+  return rules;
+}
+
+// Draws a token for each sequence from its row of the last step's logits. Logits that are not finite come
+// from damaged weights, or from a damaged prefix.
+void Loop::draw(std::span<Sequence* const> sequences) {
+  const std::vector<SampleRule> rules = rules_of(sequences);
+  int64_t n_top = -1;
   for (Sequence* sequence : sequences) n_top = std::max(n_top, sequence->request().options.n_top_logprobs);
   std::vector<TokenRecord> drawn =
       engine_.sampler().sample(engine_.forward().logits_row(0), engine_.args().vocab_size, rules, n_top);

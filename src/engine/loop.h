@@ -47,6 +47,7 @@ class Loop : public Answerer {
   void begin_ready(bool waits);
   void rest_if_done(Sequence& sequence);
   void decode(std::vector<Sequence*> sequences);
+  std::vector<SampleRule> rules_of(std::span<Sequence* const> sequences);
   void draw(std::span<Sequence* const> sequences);
 
   StepPlan plan();

@@ -208,10 +208,6 @@ void Sequence::read_prompt() try {
   interrupt();
 }
 
-void Sequence::write_mask(std::span<uint32_t> words) {
-  parser_->is_thinking() ? constraint_->write_mask_before(words) : constraint_->write_mask(words);
-}
-
 // After max_thinking tokens of thinking, </think> takes the place of the drawn token.
 void Sequence::push(const TokenRecord& drawn) {
   const GenerationOptions& options = request_.options;

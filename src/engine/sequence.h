@@ -116,10 +116,11 @@ class Sequence : public SequenceState {
   void read_prompt();
   // How the next token is to be drawn.
   SampleRule next_rule() const { return request_.options.sampling.rule(n_drawn()); }
-  // Writes which tokens may be drawn next. Only if its request has a constraint. Throws Error{usage} as
-  // Constraint::write_mask() does.
+  // Which tokens may be drawn next, to be written in `words`. Only if its request has a constraint.
   bool has_constraint() const { return constraint_ != nullptr; }
-  void write_mask(std::span<uint32_t> words);
+  WantedMask wanted_mask(std::span<uint32_t> words) {
+    return {constraint_.get(), !parser_->is_thinking(), words};
+  }
   // Takes the drawn token. If the answer goes on, next_token() is the next one to be computed.
   void push(const TokenRecord& drawn);
   int32_t next_token() const { return next_token_; }
