@@ -146,8 +146,9 @@ class Automaton {
   bool is_reading(const Cell& at) const;
   StateId find_step(StateId state, uint8_t byte);
   CharacterKinds find_harmless(const std::vector<CellId>& places);
-  void read(const Cell& at, uint8_t byte, std::vector<CellId>& next);
   void read_node(const Cell& at, uint8_t byte, std::vector<CellId>& next);
+  // automaton_text.cpp
+  void read(const Cell& at, uint8_t byte, std::vector<CellId>& next);
   void read_text(const Cell& at, uint8_t byte, std::vector<CellId>& next);
   void read_lead(const Cell& at, uint8_t byte, std::vector<CellId>& next);
   void read_partial(const Cell& at, uint8_t byte, std::vector<CellId>& next);
