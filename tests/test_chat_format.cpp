@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "tests/support/bpe_vocabulary.h"
 #include "tests/support/tiny_vocabulary.h"
 #include "text/chat_format.h"
 #include "text/completion_parser.h"
@@ -14,21 +15,8 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-Vocabulary small_vocabulary() {
-  const TinyVocabulary tiny = tiny_vocabulary();
-  Vocabulary vocabulary;
-  vocabulary.model = "gpt2";
-  vocabulary.pre = "deepseek-v3";
-  vocabulary.tokens = tiny.tokens;
-  for (const int32_t type : tiny.types) vocabulary.types.push_back(static_cast<TokenType>(type));
-  vocabulary.merges = tiny.merges;
-  vocabulary.bos_id = static_cast<int32_t>(tiny.bos_id);
-  vocabulary.eos_id = static_cast<int32_t>(tiny.eos_id);
-  return vocabulary;
-}
-
 const Tokenizer& tokenizer() {
-  static const std::unique_ptr<Tokenizer> made = Tokenizer::make(small_vocabulary());
+  static const std::unique_ptr<Tokenizer> made = Tokenizer::make(bpe_vocabulary());
   return *made;
 }
 
@@ -176,7 +164,7 @@ BOOST_AUTO_TEST_CASE(the_shared_prefix_of_two_turns_ends_at_the_assistant_mark) 
 
 BOOST_AUTO_TEST_CASE(a_vocabulary_without_the_marks_is_refused) {
   for (const char* name : {"<｜User｜>", "<｜Assistant｜>", "<think>", "</think>"}) {
-    Vocabulary vocabulary = small_vocabulary();
+    Vocabulary vocabulary = bpe_vocabulary();
     *std::find(vocabulary.tokens.begin(), vocabulary.tokens.end(), name) = "<｜other｜>";
     const auto without = Tokenizer::make(vocabulary);
     BOOST_CHECK_EXCEPTION(ChatFormat{*without}, Error, [&](const Error& error) {

@@ -16,6 +16,7 @@
 #include "cli/batch/batch.h"
 #include "cli/inspect/inspect.h"
 #include "cli/options/inputs.h"
+#include "tests/support/bpe_vocabulary.h"
 #include "tests/support/child_process.h"
 #include "tests/support/contains.h"
 #include "tests/support/temp_dir.h"
@@ -54,14 +55,7 @@ TinyVocabulary vocabulary_of_v3() { return vocabulary_without({"<think>", "</thi
 TinyVocabulary vocabulary_of_r1() { return vocabulary_without({"｜DSML｜"}); }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const TinyVocabulary& tiny, const std::string& chat_template = {}) {
-  Vocabulary vocabulary;
-  vocabulary.model = "gpt2";
-  vocabulary.pre = "deepseek-v3";
-  vocabulary.tokens = tiny.tokens;
-  for (const int32_t type : tiny.types) vocabulary.types.push_back(static_cast<TokenType>(type));
-  vocabulary.merges = tiny.merges;
-  vocabulary.bos_id = static_cast<int32_t>(tiny.bos_id);
-  vocabulary.eos_id = static_cast<int32_t>(tiny.eos_id);
+  Vocabulary vocabulary = bpe_vocabulary(tiny);
   vocabulary.chat_template = chat_template;
   return Tokenizer::make(std::move(vocabulary));
 }

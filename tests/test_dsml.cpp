@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "tests/support/bpe_vocabulary.h"
 #include "tests/support/contains.h"
-#include "tests/support/tiny_vocabulary.h"
 #include "text/chat_format.h"
 #include "text/completion_parser.h"
 #include "text/dsml.h"
@@ -27,15 +27,7 @@ using Role = Message::Role;
 #define DSML "｜DSML｜"
 
 std::unique_ptr<Tokenizer> tokenizer_with_mark(TokenType type) {
-  const TinyVocabulary tiny = tiny_vocabulary();
-  Vocabulary vocabulary;
-  vocabulary.model = "gpt2";
-  vocabulary.pre = "deepseek-v3";
-  vocabulary.tokens = tiny.tokens;
-  for (const int32_t kind : tiny.types) vocabulary.types.push_back(static_cast<TokenType>(kind));
-  vocabulary.merges = tiny.merges;
-  vocabulary.bos_id = static_cast<int32_t>(tiny.bos_id);
-  vocabulary.eos_id = static_cast<int32_t>(tiny.eos_id);
+  Vocabulary vocabulary = bpe_vocabulary();
   const auto mark =
       static_cast<size_t>(std::ranges::find(vocabulary.tokens, kDsmlMark) - vocabulary.tokens.begin());
   vocabulary.types.at(mark) = type;

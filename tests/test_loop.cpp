@@ -15,6 +15,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_file.h"
 #include "tests/support/tiny_sequence.h"
+#include "tests/support/token_records.h"
 
 using namespace dsv32;
 
@@ -69,17 +70,6 @@ EngineOptions many_sequences(std::optional<int64_t> topk_buffer = {}) {
   EngineOptions options;
   options.n_threads = 1, options.chunk = 64, options.topk_buffer = topk_buffer;
   return options;
-}
-
-using Records = std::vector<std::pair<int32_t, float>>;
-
-Records records_of(const GenerationResult& result) {
-  Records records;
-  for (const TokenRecord& record : result.logprobs) {
-    records.emplace_back(record.chosen.id, record.chosen.logprob);
-    for (const TokenLogprob& other : record.top) records.emplace_back(other.id, other.logprob);
-  }
-  return records;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "tests/support/bpe_vocabulary.h"
 #include "tests/support/contains.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tiny_vocabulary.h"
@@ -66,19 +67,6 @@ Vocabulary real_part() {
 const Tokenizer& real_tokenizer() {
   static const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(real_part());
   return *tokenizer;
-}
-
-Vocabulary small_bpe() {
-  const TinyVocabulary tiny = tiny_vocabulary();
-  Vocabulary vocabulary;
-  vocabulary.model = "gpt2";
-  vocabulary.pre = "deepseek-v3";
-  vocabulary.tokens = tiny.tokens;
-  for (const int32_t type : tiny.types) vocabulary.types.push_back(static_cast<TokenType>(type));
-  vocabulary.merges = tiny.merges;
-  vocabulary.bos_id = static_cast<int32_t>(tiny.bos_id);
-  vocabulary.eos_id = static_cast<int32_t>(tiny.eos_id);
-  return vocabulary;
 }
 
 Vocabulary small_spm() {
@@ -191,12 +179,12 @@ BOOST_AUTO_TEST_CASE(words_are_cut_as_the_three_expressions_say) {
 }
 
 BOOST_AUTO_TEST_CASE(any_bytes_come_back) {
-  check_random_round_trips(*Tokenizer::make(small_bpe()), "");
+  check_random_round_trips(*Tokenizer::make(bpe_vocabulary()), "");
   check_random_round_trips(*Tokenizer::make(small_spm()), " ");
 }
 
 BOOST_AUTO_TEST_CASE(each_malformed_byte_is_its_byte_token) {
-  const auto bpe = Tokenizer::make(small_bpe());
+  const auto bpe = Tokenizer::make(bpe_vocabulary());
   const auto byte = [&](uint8_t value) { return bpe->find(byte_character(value)).value(); };
   const int32_t hello = bpe->find("Hello").value();
   check_equal(bpe->encode("Hello\xff\xe4\xbdHello", false),
@@ -207,7 +195,7 @@ BOOST_AUTO_TEST_CASE(each_malformed_byte_is_its_byte_token) {
 }
 
 BOOST_AUTO_TEST_CASE(special_tokens_are_found_only_when_asked_for) {
-  const auto bpe = Tokenizer::make(small_bpe());
+  const auto bpe = Tokenizer::make(bpe_vocabulary());
   const auto id = [&](const char* name) { return bpe->find(name).value(); };
   for (const char* name : {"<｜User｜>", "</think>", "<|EOT|>", "｜DSML｜"}) {
     check_equal(bpe->encode(name, true), {id(name)}, name);
@@ -255,7 +243,7 @@ BOOST_AUTO_TEST_CASE(tokens_tell_what_they_are) {
     BOOST_TEST(real.is_end_of_generation(real.find(name).value()));
   for (const char* name : {"<｜begin▁of▁sentence｜>", "<｜Assistant｜>", "</think>", "Hello"})
     BOOST_TEST(!real.is_end_of_generation(real.find(name).value()));
-  Vocabulary other_eos = small_bpe();
+  Vocabulary other_eos = bpe_vocabulary();
   other_eos.eos_id = 5;
   BOOST_TEST(Tokenizer::make(other_eos)->is_end_of_generation(5));
   BOOST_TEST(Tokenizer::make(other_eos)->is_end_of_generation(1));
@@ -309,8 +297,8 @@ BOOST_AUTO_TEST_CASE(a_megabyte_takes_less_than_a_second) {
 
 // The queue against the definition: again and again, the leftmost pair of the lowest rank.
 BOOST_AUTO_TEST_CASE(long_words_merge_by_the_definition) {
-  const auto bpe = Tokenizer::make(small_bpe());
-  const Vocabulary vocabulary = small_bpe();
+  const auto bpe = Tokenizer::make(bpe_vocabulary());
+  const Vocabulary vocabulary = bpe_vocabulary();
   const MergeTable table(vocabulary.merges, [&](std::string_view name) { return bpe->find(name); });
   std::mt19937 random(2);
   for (int i = 0; i < 60; ++i) {
@@ -362,7 +350,7 @@ BOOST_AUTO_TEST_CASE(spm_special_tokens_are_found_only_when_asked_for) {
 }
 
 BOOST_AUTO_TEST_CASE(stream_decoder_never_emits_half_a_character) {
-  const auto bpe = Tokenizer::make(small_bpe());
+  const auto bpe = Tokenizer::make(bpe_vocabulary());
   const std::string text = "aé好👍🏽 z";
   StreamDecoder decoder(*bpe);
   std::string all;

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "tests/support/bpe_vocabulary.h"
 #include "tests/support/contains.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/tiny_vocabulary.h"
@@ -18,19 +19,6 @@
 using namespace dsv32;
 
 namespace {
-
-Vocabulary small_bpe() {
-  const TinyVocabulary tiny = tiny_vocabulary();
-  Vocabulary vocabulary;
-  vocabulary.model = "gpt2";
-  vocabulary.pre = "deepseek-v3";
-  vocabulary.tokens = tiny.tokens;
-  for (const int32_t type : tiny.types) vocabulary.types.push_back(static_cast<TokenType>(type));
-  vocabulary.merges = tiny.merges;
-  vocabulary.bos_id = static_cast<int32_t>(tiny.bos_id);
-  vocabulary.eos_id = static_cast<int32_t>(tiny.eos_id);
-  return vocabulary;
-}
 
 // 256 byte tokens, 7 to 262, between a few of the other kinds.
 Vocabulary small_spm() {
@@ -72,9 +60,9 @@ BOOST_AUTO_TEST_CASE(contradictions_in_the_vocabulary_are_refused) {
     damage(vocabulary);
     return vocabulary;
   };
-  const auto bpe = [&](auto damage) { return damaged(small_bpe(), damage); };
+  const auto bpe = [&](auto damage) { return damaged(bpe_vocabulary(), damage); };
   const auto spm = [&](auto damage) { return damaged(small_spm(), damage); };
-  BOOST_CHECK_NO_THROW(Tokenizer::make(small_bpe()));
+  BOOST_CHECK_NO_THROW(Tokenizer::make(bpe_vocabulary()));
   BOOST_CHECK_NO_THROW(Tokenizer::make(small_spm()));
   expect_refused(bpe([](Vocabulary& v) { v.model = "t5\n"; }), "tokenizer.ggml.model is \"t5\\n\"");
   expect_refused(bpe([](Vocabulary& v) { v.pre = "default"; }), "tokenizer.ggml.pre is \"default\"");
@@ -109,25 +97,25 @@ BOOST_AUTO_TEST_CASE(contradictions_in_the_vocabulary_are_refused) {
 
 BOOST_AUTO_TEST_CASE(merges_that_do_not_fit_the_vocabulary_are_refused) {
   const auto with_merge = [](const std::string& line) {
-    Vocabulary vocabulary = small_bpe();
+    Vocabulary vocabulary = bpe_vocabulary();
     vocabulary.merges[0] = line;
     return vocabulary;
   };
   for (const char* line : {"", " ", "a", "a ", " a", "a b c", "a  b"})
     expect_refused(with_merge(line), "is not of the form");
-  expect_refused(with_merge(small_bpe().merges[1]), "occurs twice");
-  Vocabulary none = small_bpe();
+  expect_refused(with_merge(bpe_vocabulary().merges[1]), "occurs twice");
+  Vocabulary none = bpe_vocabulary();
   none.merges.clear();
   expect_refused(none, "tokenizer.ggml.merges is absent or empty");
 }
 
 BOOST_AUTO_TEST_CASE(merges_without_a_token_are_passed_over_with_a_warning) {
   const std::string text = "zzz there is the zz";
-  const auto usual = Tokenizer::make(small_bpe());
+  const auto usual = Tokenizer::make(bpe_vocabulary());
   BOOST_TEST(usual->warning() == "");
-  const size_t n_sound = small_bpe().merges.size();
+  const size_t n_sound = bpe_vocabulary().merges.size();
   for (const std::string line : {"\x1b[2J a", "a zzz", "z z"}) {
-    Vocabulary vocabulary = small_bpe();
+    Vocabulary vocabulary = bpe_vocabulary();
     vocabulary.merges.insert(vocabulary.merges.begin() + 2, line);
     vocabulary.merges.push_back("q q");
     const auto tokenizer = Tokenizer::make(vocabulary);
@@ -139,7 +127,7 @@ BOOST_AUTO_TEST_CASE(merges_without_a_token_are_passed_over_with_a_warning) {
     BOOST_TEST(tokenizer->encode(text, false) == usual->encode(text, false));
   }
   // Merges must not spell what only the prompt format may write.
-  Vocabulary forging = small_bpe();
+  Vocabulary forging = bpe_vocabulary();
   forging.tokens.push_back("zz");
   forging.types.push_back(TokenType::control);
   forging.merges.push_back("z z");
@@ -167,7 +155,7 @@ BOOST_AUTO_TEST_CASE(the_vocabulary_is_read_from_a_gguf_file) {
     writer.write(path);
     return load_vocabulary(GgufFile(path));
   };
-  const Vocabulary loaded = load("", "gpt2"), expected = small_bpe();
+  const Vocabulary loaded = load("", "gpt2"), expected = bpe_vocabulary();
   BOOST_TEST(loaded.tokens == expected.tokens);
   BOOST_TEST((loaded.types == expected.types));
   BOOST_TEST(loaded.merges == expected.merges);

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "constrain/constraint.h"
-#include "tests/support/tiny_vocabulary.h"
+#include "tests/support/bpe_vocabulary.h"
 #include "text/tokenizer.h"
 
 namespace {
@@ -24,18 +24,7 @@ void require(bool ok) {
 }
 
 const Tokenizer& tokenizer() {
-  static const std::unique_ptr<Tokenizer> made = [] {
-    const TinyVocabulary tiny = tiny_vocabulary();
-    Vocabulary vocabulary;
-    vocabulary.model = "gpt2";
-    vocabulary.pre = "deepseek-v3";
-    vocabulary.tokens = tiny.tokens;
-    vocabulary.merges = tiny.merges;
-    for (const int32_t type : tiny.types) vocabulary.types.push_back(static_cast<TokenType>(type));
-    vocabulary.bos_id = static_cast<int32_t>(tiny.bos_id);
-    vocabulary.eos_id = static_cast<int32_t>(tiny.eos_id);
-    return Tokenizer::make(std::move(vocabulary));
-  }();
+  static const std::unique_ptr<Tokenizer> made = Tokenizer::make(bpe_vocabulary());
   return *made;
 }
 

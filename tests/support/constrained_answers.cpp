@@ -12,6 +12,7 @@
 #include "tests/support/constrained_vocabulary.h"
 #include "tests/support/generate_by_hand.h"
 #include "tests/support/golden_schemas.h"
+#include "tests/support/token_records.h"
 
 namespace dsv32 {
 
@@ -100,17 +101,6 @@ std::vector<double> log_softmax(const std::vector<float>& logits) {
   std::vector<double> logprobs;
   for (const float logit : logits) logprobs.push_back(static_cast<double>(logit) - most - std::log(sum));
   return logprobs;
-}
-
-using Records = std::vector<std::pair<int32_t, float>>;
-
-Records records_of(const GenerationResult& result) {
-  Records records;
-  for (const TokenRecord& record : result.logprobs) {
-    records.emplace_back(record.chosen.id, record.chosen.logprob);
-    for (const TokenLogprob& other : record.top) records.emplace_back(other.id, other.logprob);
-  }
-  return records;
 }
 
 void check_same(const HeardAnswer& answer, const HeardAnswer& expected) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gguf/gguf.h"
+#include "tests/support/bpe_vocabulary.h"
 #include "tests/support/tiny_vocabulary.h"
 
 namespace dsv32 {
@@ -16,15 +17,7 @@ std::string spelt_as_in_a_file(std::string_view bytes) {
 }
 
 Vocabulary crossing_tokens() {
-  const TinyVocabulary tiny = tiny_vocabulary();
-  Vocabulary vocabulary;
-  vocabulary.model = "gpt2";
-  vocabulary.pre = "deepseek-v3";
-  vocabulary.tokens = tiny.tokens;
-  vocabulary.merges = tiny.merges;
-  for (const int32_t type : tiny.types) vocabulary.types.push_back(static_cast<TokenType>(type));
-  vocabulary.bos_id = static_cast<int32_t>(tiny.bos_id);
-  vocabulary.eos_id = static_cast<int32_t>(tiny.eos_id);
+  Vocabulary vocabulary = bpe_vocabulary();
   for (const char* bytes : {"{\"",
                             "{}",
                             "[]",
