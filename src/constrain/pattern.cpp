@@ -19,17 +19,6 @@ const Ranges kSpaces{{9, 13},          {' ', ' '},       {0xa0, 0xa0},     {0x16
                      {0x3000, 0x3000}, {0xfeff, 0xfeff}};
 const Ranges kLineEnds{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
-Ranges others_than(const Ranges& ranges) {
-  Ranges others;
-  uint32_t first = 0;
-  for (const Range& range : ranges) {
-    if (range.first > first) others.push_back({first, range.first - 1});
-    first = range.last + 1;
-  }
-  others.push_back({first, Terms::kLastCharacter});
-  return others;
-}
-
 // Reads a pattern from its beginning to its end.
 class PatternReader {
  public:
@@ -210,11 +199,11 @@ class PatternReader {
     const uint32_t code = next_character();
     switch (code) {
       case 'd': return kDigits;
-      case 'D': return others_than(kDigits);
+      case 'D': return Terms::others_than(kDigits);
       case 'w': return kWordCharacters;
-      case 'W': return others_than(kWordCharacters);
+      case 'W': return Terms::others_than(kWordCharacters);
       case 's': return kSpaces;
-      case 'S': return others_than(kSpaces);
+      case 'S': return Terms::others_than(kSpaces);
       case 't': return {{'\t', '\t'}};
       case 'n': return {{'\n', '\n'}};
       case 'r': return {{'\r', '\r'}};

@@ -65,7 +65,7 @@ Terms::Id Terms::character(std::vector<Range> ranges) {
   return ranges.empty() ? kNothing : make({.kind = Kind::character, .ranges = std::move(ranges)});
 }
 
-Terms::Id Terms::character_but(std::vector<Range> ranges) {
+std::vector<Terms::Range> Terms::others_than(std::vector<Range> ranges) {
   std::vector<Range> others;
   uint32_t first = 0;
   for (const Range& range : normal(std::move(ranges))) {
@@ -73,7 +73,7 @@ Terms::Id Terms::character_but(std::vector<Range> ranges) {
     first = range.last + 1;
   }
   if (first <= kLastCharacter) others.push_back({first, kLastCharacter});
-  return character(std::move(others));
+  return others;
 }
 
 Terms::Id Terms::literal(std::string_view utf8) {

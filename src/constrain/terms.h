@@ -41,7 +41,8 @@ class Terms {
 
   // One character of these ranges, or of all others.
   Id character(std::vector<Range> ranges);
-  Id character_but(std::vector<Range> ranges);
+  Id character_but(std::vector<Range> ranges) { return character(others_than(std::move(ranges))); }
+  static std::vector<Range> others_than(std::vector<Range> ranges);
   Id any() const { return any_; }  // all texts
   Id of_length(Length length) { return repeat(any_character_, length.least, length.most); }
   // This text; `utf8` is well-formed. Throws Error{usage} when it has more than kMostLiteralBytes.
