@@ -32,10 +32,11 @@ class Grammar {
  public:
   using Words = TokenTrie::Words;
 
-  explicit Grammar(std::string_view text) try : spec_(parse_bounded_json(text, "the constraint")) {
-    has_marks_ = spec_.contains("tools");
+  explicit Grammar(std::string_view text) try {
+    const Json spec = parse_bounded_json(text, "the constraint");
+    has_marks_ = spec.contains("tools");
     root_ =
-        has_marks_ ? tools_node(automaton_, spec_) : SchemaReader(automaton_, spec_.at("schema")).document();
+        has_marks_ ? tools_node(automaton_, spec) : SchemaReader(automaton_, spec.at("schema")).document();
     if (!automaton_.prune(root_)) fail(ErrorKind::usage, "the schema accepts no document");
   } catch (const Json::exception&) {
     fail(ErrorKind::usage, "the constraint is none, expected an object with schema, or tools");
@@ -76,6 +77,8 @@ class Grammar {
       if (!has_marks_ || trie.bytes_of(id) != "｜DSML｜") clear(words, id);
     if (automaton_.may_end(state))
       for (const int32_t id : trie.ends()) TokenTrie::set(words, id);
+    if (std::ranges::count(words, 0u) == std::ssize(words))
+      fail(ErrorKind::usage, "the schema is too ambiguous: the answer has come to where it cannot go on");
     return words;
   }
 
@@ -128,7 +131,6 @@ class Grammar {
     }
   }
 
-  const Json spec_;
   Automaton automaton_;
   Automaton::NodeId root_ = -1;
   bool has_marks_ = false;  // the mark of calls may come, which may be a special token
@@ -147,8 +149,6 @@ void Constraint::write_mask(std::span<uint32_t> words) {
   const std::vector<uint32_t>& mask = grammar_->mask(*trie_, places_);
   if (words.size() < mask.size())
     fail(ErrorKind::internal, format("a mask of %zu words has room for %zu", mask.size(), words.size()));
-  if (std::ranges::count(mask, 0u) == std::ssize(mask))
-    fail(ErrorKind::usage, "the schema is too ambiguous: the answer has come to where it cannot go on");
   std::fill(std::ranges::copy(mask, words.begin()).out, words.end(), 0);
 }
 
