@@ -215,8 +215,6 @@ CallParser::Match CallParser::read_tag(std::string_view word, std::string_view& 
   }
 }
 
-// Up to an end tag that begins with `word`. If that is all there, `text` is what stands before it, and at_ is
-// behind it.
 // Whether a string of the JSON value that is read has begun before buffer_[end] and not ended.
 bool CallParser::is_quoted_at(size_t end) {
   for (; scanned_ < end; ++scanned_) {
@@ -228,6 +226,8 @@ bool CallParser::is_quoted_at(size_t end) {
   return is_quoted_;
 }
 
+// Up to an end tag that begins with `word`. If that is all there, `text` is what stands before it, and at_ is
+// behind it.
 bool CallParser::read_until(std::string_view word, std::string_view& text) {
   for (size_t found; (found = buffer_.find(word, searched_)) != std::string::npos; ++searched_) {
     searched_ = found;
