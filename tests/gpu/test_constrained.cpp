@@ -110,7 +110,7 @@ LongRun run_long(Engine& engine, const std::vector<Request>& requests) {
 // Of the masks of a step of all, by what the answers were made of: the mean, and the longest step.
 std::pair<double, double> time_masks(const std::vector<std::string>& constraints,
                                      const HeardAnswers& answered) {
-  Constraints compiled;
+  Constraints compiled(1);
   std::vector<std::unique_ptr<Constraint>> running;
   for (const std::string& text : constraints) running.push_back(compiled.begin(text, tokenizer()));
   std::vector<uint32_t> words((static_cast<size_t>(tokenizer().n_vocab()) + 31) / 32);
