@@ -42,10 +42,12 @@ struct MemoryInfo {
 // is cut into steps, on where rows lie or on how much memory there is.
 enum class Role {
   prefill,  // any number of tokens of each sequence
-  decode,   // one token of each sequence
+  decode,   // of each sequence the next token, and perhaps guesses of those that follow
 };
 
-// The tokens of one step, of one or more sequences.
+// The tokens of one step, of one or more sequences. In decode each token has a number of its own in `seq`;
+// tokens of the same sequence are adjacent, at positions in a row, with equal lines in the tables of pages
+// and of buffers.
 struct StepTokens {
   int64_t n_tokens = 0;
   int64_t n_seqs = 0;
@@ -88,8 +90,9 @@ struct RmsNorm {
   int64_t x_stride = 0;
   const float* weight = nullptr;  // [width]
   float eps = 0;
-  float* out = nullptr;  // [n_rows, width], dense; may be x when x is dense
+  float* out = nullptr;  // [n_rows, width], rows out_stride apart; may be x when both are dense
   int64_t n_rows = 0, width = 0;
+  int64_t out_stride = 0;  // 0: dense
 };
 
 // y[t] = W @ x[t] (+ plus[t]);  sum[t] += y[t]
@@ -211,9 +214,9 @@ struct IndexerScores {
   int64_t scores_stride = 0;
 };
 
-// selected[t] = the min(topk, pos[t] + 1) positions with the largest scores, ascending; ties: the lower
-// position wins. NaN ranks below every number. With null scores every position up to pos[t] is selected (topk
-// > max_pos then).
+// selected[t] = of the positions from `first` to pos[t] the topk with the largest scores, or all, ascending;
+// ties: the lower position wins. NaN ranks below every number. With null scores all of them are selected
+// (topk > max_pos then).
 struct SelectTopk {
   StepTokens step;
   const float* scores = nullptr;  // [n_tokens, scores_stride]
@@ -221,11 +224,13 @@ struct SelectTopk {
   int64_t topk = 0;
   int32_t* selected = nullptr;    // [n_tokens, topk]
   int32_t* n_selected = nullptr;  // [n_tokens]
+  int32_t first = 0;              // 0 or 1, at most any pos[t]
 };
 
 // Finds where each selected row is read from. For a sequence with a buffer the LRU of context/topk_buffer
-// decides, after the token's own position has claimed its slot, and the misses are listed for FetchLatents;
-// then every sequence has exactly one token in the step.
+// decides, and the misses are listed for FetchLatents: first the positions of all its tokens claim slots, in
+// order, then its tokens' selections are resolved one after the other. A buffer has slots for the claims and
+// for all of these selections, so that no row of the step is a victim.
 struct Resolve {
   StepTokens step;
   CacheView cache;

@@ -4,6 +4,7 @@
 // a step's tables and windows need hold only one context.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "backend/cache_layout.h"
@@ -17,13 +18,18 @@ struct CachePlan {
   CacheLayout layout;
   bool is_apart = false;  // the device has its own memory
   int64_t n_layers = 0;
-  int64_t pool_tokens = 0;  // of all sequences together
-  int64_t key_tokens = 0;   // of all sequences that are not suspended; 0: pool_tokens
-  int64_t max_context = 0;  // of one sequence
+  int64_t pool_tokens = 0;     // of all sequences together
+  int64_t key_tokens = 0;      // of all sequences that are not suspended; 0: pool_tokens
+  int64_t max_context = 0;     // of one sequence
+  int64_t n_draft_layers = 0;  // of n_layers, the last: the block for drafts
   int64_t max_seqs = 1;
+  int64_t n_guesses = 0;    // the most that a decode step verifies of a sequence
   int64_t buffer_rows = 0;  // capacity B of a top-k buffer; 0: every row is resident, no buffers
   int64_t slot_tokens = 0;  // slots of all buffers together; 0: enough for max_seqs whole buffers
 
+  static constexpr int64_t kMostStepGuesses = 24;  // of all sequences in a decode step
+  // The most tokens of a decode step.
+  int64_t max_step_tokens() const { return max_seqs + std::min(max_seqs * n_guesses, kMostStepGuesses); }
   // Pages of the two pools. The last page of each sequence may be partly filled, hence max_seqs - 1 more.
   int64_t n_row_pages() const { return pages_for(pool_tokens) + max_seqs - 1; }
   int64_t n_key_pages() const { return pages_for(key_tokens ? key_tokens : pool_tokens) + max_seqs - 1; }
@@ -58,9 +64,9 @@ struct CachePlan {
   uint64_t window_bytes() const {  // device: two windows, each with one layer's rows
     return static_cast<uint64_t>(2 * window_pages() * row_page_bytes());
   }
-  uint64_t table_bytes() const {  // device: page tables, and a TopkBuffer for each sequence and layer
-    const int64_t n_entries = (has_buffers() ? 3 : 2) * max_seqs * context_pages();
-    const int64_t n_buffers = has_buffers() ? n_layers * max_seqs : 0;
+  uint64_t table_bytes() const {  // device: page tables, and a TopkBuffer for each token of a step and layer
+    const int64_t n_entries = (has_buffers() ? 3 : 2) * max_step_tokens() * context_pages();
+    const int64_t n_buffers = has_buffers() ? n_layers * max_step_tokens() : 0;
     return static_cast<uint64_t>(n_entries) * sizeof(int32_t) +
            static_cast<uint64_t>(n_buffers) * sizeof(TopkBuffer);
   }

@@ -28,6 +28,7 @@ namespace dsv32 {
 inline constexpr int64_t kEveryRow = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kAllContexts = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kAsManyAsSuit = 0;
+inline constexpr int64_t kMostGuesses = 3;
 
 // Choices that fill the memory leave this much, for allocations of measurements and the ends of weights.
 inline constexpr uint64_t kSlackBytes = uint64_t{8} << 20;
@@ -43,6 +44,9 @@ struct EngineOptions {
   std::vector<int> gpus;  // all of them are used; empty: as few as suffice
   int n_threads = 0;      // 0: all cores
   KvType kv_type = KvType::fp8;
+  // Guesses that a decode step verifies of a sequence, 0 to kMostGuesses; nothing: as many as pay. With 0 the
+  // block for drafts is not loaded.
+  std::optional<int64_t> n_guesses = 0;
   int64_t max_seqs = 1;            // sequences at a time; kAsManyAsSuit: see with_suitable_batch()
   std::optional<int64_t> context;  // most tokens of a sequence; nothing: the model's, or what fits
   // Tokens of all sequences together. kAllContexts: a full context for each, or what the memory holds;

@@ -101,7 +101,9 @@ struct GenerationResult {
   FinishReason finish_reason = FinishReason::stop;
   int64_t n_prompt_tokens = 0, n_cached_tokens = 0, n_completion_tokens = 0;
   int64_t n_thinking_tokens = 0;  // of the completion's, with the mark at their end
-  std::string why_none_cached;    // half a sentence; empty when some were
+  // Tokens that the block for drafts guessed and a step verified, and those of them that were right.
+  int64_t n_guessed = 0, n_accepted = 0;
+  std::string why_none_cached;  // half a sentence; empty when some were
   double prefill_seconds = 0, decode_seconds = 0;
   std::vector<TokenRecord> logprobs;  // of drawn tokens only, not of a </think> that was set
   // Of a sequence of the loop's own, at the end: the runs that a later request gives for the same tokens

@@ -231,11 +231,11 @@ ModelArgs read_model_args(const GgufFile& file) {
   args.architecture = read_architecture(file);
   const Keys keys(file, args.architecture);
   const int64_t n_blocks = keys.size("block_count", kMostLayers);
-  args.n_mtp_layers = keys.size_or("nextn_predict_layers", 0, 0, kMostLayers);
-  if (args.n_mtp_layers >= n_blocks)
+  const int64_t n_draft_blocks = keys.size_or("nextn_predict_layers", 0, 0, kMostLayers);
+  if (n_draft_blocks >= n_blocks)
     keys.refuse("block_count", "is %lld, expected more than the %lld of nextn_predict_layers",
-                as_ll(n_blocks), as_ll(args.n_mtp_layers));
-  args.n_layers = n_blocks - args.n_mtp_layers;
+                as_ll(n_blocks), as_ll(n_draft_blocks));
+  args.n_layers = n_blocks - n_draft_blocks;
   check_blocks(keys, args);
   check_outer_tensors(file, args);
   args.dim = keys.size("embedding_length", kWidestDim);

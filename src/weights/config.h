@@ -20,8 +20,10 @@ struct ModelArgs {
   int64_t dim = 0;
   int64_t inter_dim = 0;      // of the dense MLP
   int64_t moe_inter_dim = 0;  // of one expert
-  int64_t n_layers = 0;       // without MTP blocks
-  int64_t n_mtp_layers = 0;   // in the file, skipped
+  int64_t n_layers = 0;       // without blocks for drafts
+  // 1: the block for drafts (MTP), which guesses tokens ahead, is layer n_layers of weights and cache; 0:
+  // there is none, or it is not used.
+  int64_t n_draft_layers = 0;
   int64_t n_dense_layers = 0;
   int64_t n_heads = 0;
   int64_t n_routed_experts = 0, n_shared_experts = 0, n_activated_experts = 0;
@@ -40,6 +42,7 @@ struct ModelArgs {
   int64_t max_seq_len = 0;
   std::vector<std::string> warnings;  // assumptions made, tensors ignored
 
+  int64_t n_all_layers() const { return n_layers + n_draft_layers; }
   bool has_indexer() const { return index_topk > 0; }
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   // (1 + 0.1 * mscale * ln factor)^2 / sqrt(qk_head_dim)

@@ -55,11 +55,22 @@ struct LayerWeights {
   uint64_t n_bytes = 0;   // of all of the above, as stored
 };
 
+// The block for drafts, beside its layer: x = eh_proj [RMSNorm_e(embed(token)); RMSNorm_h(h)]. On the last
+// backend; empty without a block.
+struct DraftWeights {
+  WeightMatrix embed;    // [vocab_size, dim]; the model's own unless the block has one
+  WeightMatrix head;     // [vocab_size, dim]; likewise
+  WeightMatrix eh_proj;  // [dim, 2 dim]
+  Vector enorm, hnorm;   // [dim]
+  Vector norm;           // [dim] before the head; the model's own unless the block has one
+};
+
 struct Weights {
-  WeightMatrix embed;  // [vocab_size, dim]
-  WeightMatrix head;   // [vocab_size, dim]; the embedding again when the file ties them
-  Vector norm;         // [dim]
-  std::vector<LayerWeights> layers;
+  WeightMatrix embed;                // [vocab_size, dim]
+  WeightMatrix head;                 // [vocab_size, dim]; the embedding again when the file ties them
+  Vector norm;                       // [dim]
+  std::vector<LayerWeights> layers;  // [n_all_layers]
+  DraftWeights draft;
 };
 
 // Which backend has a layer's weights, and where its routed experts lie. The embedding goes with the first
