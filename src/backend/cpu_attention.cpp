@@ -21,6 +21,12 @@ bool has_buffer(const CacheView& cache, int64_t seq) {
   return cache.buffers && cache.buffers[seq].n_slots > 0;
 }
 
+// Whether token t goes on with the buffer of the token before.
+bool shares_buffer(const StepTokens& step, const CacheView& cache, int64_t t) {
+  return t > 0 && has_buffer(cache, step.seq[t]) &&
+         cache.buffers[step.seq[t]].slot_pos == cache.buffers[step.seq[t - 1]].slot_pos;
+}
+
 // Converts x [n] to e4m3 with one scale per tile: ue8m0 if Scale is uint8_t, f32 if it is float.
 template <class Scale>
 void encode_e4m3(const float* x, int64_t n, uint8_t* values, uint8_t* scales) {
@@ -165,10 +171,20 @@ void CpuBackend::stream_rows(const StreamRows& op) {
     std::memcpy(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes);
 }
 
+// act(t) for each token; tokens of the same buffer one after the other.
+template <typename Act>
+void CpuBackend::in_turn(const StepTokens& step, const CacheView& cache, int64_t n_work, const Act& act) {
+  workers_.parallel_for(step.n_tokens, worth_sharing(n_work), [&](int64_t t) {
+    if (shares_buffer(step, cache, t)) return;
+    do act(t);
+    while (++t < step.n_tokens && shares_buffer(step, cache, t));
+  });
+}
+
 void CpuBackend::store_latents(const StepTokens& step, const CacheView& cache, const float* c,
                                const float* k_pe, int64_t k_pe_stride) {
   const int64_t row_bytes = cache.layout.row_bytes();
-  workers_.parallel_for(step.n_tokens, worth_sharing(step.n_tokens * row_bytes), [&](int64_t t) {
+  in_turn(step, cache, step.n_tokens * row_bytes, [&](int64_t t) {
     const int64_t seq = step.seq[t];
     const int32_t pos = step.pos[t];
     uint8_t* row = cache.rows + row_number(cache.row_pages, cache, seq, pos) * row_bytes;
@@ -229,7 +245,7 @@ void CpuBackend::turn_queries(const TurnQueries& op) {
 
 void CpuBackend::resolve(const Resolve& op) {
   const CacheView& cache = op.cache;
-  workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * op.topk), [&](int64_t t) {
+  in_turn(op.step, cache, op.step.n_tokens * op.topk, [&](int64_t t) {
     const int64_t seq = op.step.seq[t];
     const int32_t* slots = op.selected + t * op.topk;
     std::vector<int32_t> in_buffer;

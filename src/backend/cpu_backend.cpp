@@ -104,9 +104,10 @@ void CpuBackend::embed(const Embed& op) {
 }
 
 void CpuBackend::rms_norm(const RmsNorm& op) {
+  const int64_t out_stride = op.out_stride ? op.out_stride : op.width;
   workers_.parallel_for(op.n_rows, worth_sharing(op.n_rows * op.width), [&](int64_t r) {
     const float* x = op.x + r * op.x_stride;
-    float* out = op.out + r * op.width;
+    float* out = op.out + r * out_stride;
     const float mean_square = cpu_dot(x, x, op.width) / static_cast<float>(op.width);
     const float factor = 1.0f / std::sqrt(mean_square + op.eps);
     for (int64_t i = 0; i < op.width; ++i) out[i] = x[i] * factor * op.weight[i];

@@ -97,14 +97,16 @@ void CpuBackend::indexer_scores(const IndexerScores& op) {
 
 void CpuBackend::select_topk(const SelectTopk& op) {
   workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * op.step.max_pos), [&](int64_t t) {
-    const int32_t n_visible = op.step.pos[t] + 1;
+    const int32_t n_visible = op.step.pos[t] + 1 - op.first;
     const int32_t n = static_cast<int32_t>(std::min<int64_t>(op.topk, n_visible));
     int32_t* selected = op.selected + t * op.topk;
     op.n_selected[t] = n;
-    if (n == n_visible)
-      std::iota(selected, selected + n, 0);
-    else
-      cpu_select_largest(op.scores + t * op.scores_stride, n_visible, n, selected);
+    if (n == n_visible) {
+      std::iota(selected, selected + n, op.first);
+    } else {
+      cpu_select_largest(op.scores + t * op.scores_stride + op.first, n_visible, n, selected);
+      for (int32_t i = 0; i < n; ++i) selected[i] += op.first;
+    }
   });
 }
 

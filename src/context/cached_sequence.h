@@ -39,6 +39,8 @@ class CachedSequence {
   int32_t n_slots() const { return static_cast<int32_t>(std::ssize(slot_pages_) * kPageTokens); }
   // Every row has its own slot: decode neither looks rows up nor fetches.
   bool is_resident() const { return is_resident_; }
+  // Whether the device still has the hidden state of the last token, from which the block for drafts goes on.
+  bool has_hidden() const { return has_hidden_; }
   int64_t share() const { return share_; }  // its number among the sequences that are open and not suspended
   // Its keys lie in host memory, it has no slots, and takes part in no step.
   bool is_suspended() const { return is_suspended_; }
@@ -47,7 +49,8 @@ class CachedSequence {
   friend class LatentCache;
   std::vector<int32_t> tokens_, history_, row_pages_, key_pages_, slot_pages_;
   int64_t most_slot_pages_ = 0;
-  bool is_resident_ = true, is_suspended_ = false;
+  int64_t n_claimed_ = 0;  // positions below it may lie in the buffer, also those of tokens that were cut off
+  bool is_resident_ = true, is_suspended_ = false, has_hidden_ = false;
   // While suspended: each page's keys, as LatentCache::download_keys() returns them.
   std::vector<std::vector<uint8_t>> keys_;
   int64_t share_ = 0;

@@ -53,7 +53,7 @@ void LatentCache::suspend(CachedSequence& sequence) {
   key_pages_.resize(sequence.key_pages_, 0);
   slot_pages_.resize(sequence.slot_pages_, 0);
   free_shares_.push_back(sequence.share_);
-  sequence.is_suspended_ = true;
+  sequence.is_suspended_ = true, sequence.has_hidden_ = false;
 }
 
 void LatentCache::resume(CachedSequence& sequence) {
@@ -95,6 +95,7 @@ void LatentCache::give_slots(CachedSequence& sequence, bool keeps) {
       keeps && is_resident == was_resident && (is_resident || n_slots == std::ssize(sequence.slot_pages_));
   slot_pages_.resize(sequence.slot_pages_, n_slots);
   if (keeps) return;
+  sequence.n_claimed_ = 0;
   for (const auto& stage : stages_) is_resident ? stage->fill_slots(sequence) : stage->reset_buffer(sequence);
 }
 
@@ -131,8 +132,18 @@ void LatentCache::reserve(CachedSequence& sequence, int64_t n_tokens) {
 
 void LatentCache::append(CachedSequence& sequence, std::span<const int32_t> tokens, Role role) {
   const int32_t mark = role == Role::decode && !roles_agree_ ? kMadeByDecode : 0;
+  // A prompt's rows do not go to the buffer, where rows of tokens that were cut off may be in their place.
+  if (role == Role::prefill && !sequence.is_resident_ && sequence.n_claimed_ > sequence.n_tokens())
+    give_slots(sequence, false);
   sequence.tokens_.insert(sequence.tokens_.end(), tokens.begin(), tokens.end());
   for (const int32_t token : tokens) sequence.history_.push_back(token | mark);
+  if (role == Role::decode) sequence.n_claimed_ = std::max(sequence.n_claimed_, sequence.n_tokens());
+  sequence.has_hidden_ = true;
+}
+
+void LatentCache::cut(CachedSequence& sequence, int64_t n_tokens) {
+  sequence.tokens_.resize(static_cast<size_t>(n_tokens));
+  sequence.history_.resize(static_cast<size_t>(n_tokens));
 }
 
 std::vector<int32_t> LatentCache::history(std::span<const int32_t> tokens,
@@ -200,7 +211,7 @@ void LatentCache::adopt(CachedSequence& sequence, std::span<const PoolPage> page
   for (const PoolPage& shared : pages)
     sequence.row_pages_.push_back(shared.row), sequence.key_pages_.push_back(shared.key);
   for (const int32_t token : begun) sequence.tokens_.push_back(token & ~kMadeByDecode);
-  sequence.history_ = begun;
+  sequence.history_ = begun, sequence.has_hidden_ = false;
   give_slots(sequence, false);
 }
 
@@ -224,6 +235,7 @@ void LatentCache::publish(std::span<const PoolPage> pages, std::span<const std::
 
 // A buffer may hold rows of removed positions, which other tokens will take, so it is reset.
 void LatentCache::truncate(CachedSequence& sequence, int64_t n_tokens) {
+  sequence.has_hidden_ = sequence.has_hidden_ && n_tokens == sequence.n_tokens();
   sequence.tokens_.resize(static_cast<size_t>(n_tokens));
   sequence.history_.resize(static_cast<size_t>(n_tokens));
   const int64_t n_pages = pages_for(n_tokens);

@@ -64,6 +64,9 @@ class LatentCache : public PagePins {
   std::vector<int32_t> history(std::span<const int32_t> tokens, std::span<const TokenRun> decoded) const;
   // Removes all tokens from `n_tokens` on.
   void truncate(CachedSequence& sequence, int64_t n_tokens);
+  // The same after a decode step, for guesses that were wrong: their pages stay reserved and the buffer is
+  // kept. A row of theirs in the buffer is stored again before a step can select its position.
+  void cut(CachedSequence& sequence, int64_t n_tokens);
 
   // Called with the number of missing pages: releases that many pages and returns the number released; 0:
   // none is left to release. A page becomes free only when its last user releases it.

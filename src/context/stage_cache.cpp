@@ -36,10 +36,10 @@ StageCache::StageCache(Backend& backend, const CachePlan& plan, int64_t first_la
              "the slots of rows"),
       states_(backend, Place::device, plan.max_seqs * (end_layer - first_layer) * most_slots_ * 2,
               "the top-k buffers"),
-      row_table_(backend, plan.max_seqs, plan.context_pages()),
-      key_table_(backend, plan.max_seqs, plan.context_pages()),
-      slot_table_(backend, plan.has_buffers() ? plan.max_seqs : 0, plan.context_pages()),
-      buffer_table_(backend, plan.has_buffers() ? end_layer - first_layer : 0, plan.max_seqs) {
+      row_table_(backend, plan.max_step_tokens(), plan.context_pages()),
+      key_table_(backend, plan.max_step_tokens(), plan.context_pages()),
+      slot_table_(backend, plan.has_buffers() ? plan.max_step_tokens() : 0, plan.context_pages()),
+      buffer_table_(backend, plan.has_buffers() ? end_layer - first_layer : 0, plan.max_step_tokens()) {
   for (Buffer<uint8_t>& window : windows_)
     window = {backend, Place::device, plan.window_pages() * kPageTokens * row_bytes_,
               "the windows of prefill"};
@@ -91,10 +91,11 @@ void StageCache::begin_windows(const CachedSequence& sequence, int64_t n_held) {
   stream(first_layer_);
 }
 
-// Also called with end_layer_: nothing is copied then, but the last layer's copies are waited for.
+// Also called with end_layer_: nothing is copied then, but the last layer's copies are waited for. In prefill
+// the block for drafts reads no rows.
 void StageCache::stream(int64_t layer) {
   copies_.clear();
-  if (layer < end_layer_)
+  if (layer < std::min(end_layer_, plan_.n_layers - plan_.n_draft_layers))
     for (const Run& run : runs_)
       copies_.push_back({windows_[layer % 2].data() + run.to_row * row_bytes_,
                          rows_.layer(layer) + run.from_row * row_bytes_,

@@ -41,8 +41,8 @@ class LayerPool {
   std::vector<Buffer<uint8_t>> layers_;
 };
 
-// A table on the device: lines of equal width, one for each sequence of a step or for each layer. A copy on
-// the host shows which part of a line has changed; only that is uploaded: from one decode step to the next
+// A table on the device: lines of equal width, one for each token of a decode step or for each layer. A copy
+// on the host shows which part of a line has changed; only that is uploaded: from one decode step to the next
 // nothing, or one page.
 template <typename T>
 class Table {
@@ -72,11 +72,11 @@ class StageCache {
 
   int64_t first_layer() const { return first_layer_; }
   int64_t end_layer() const { return end_layer_; }
-  int64_t max_seqs() const { return plan_.max_seqs; }
+  const CachePlan& plan() const { return plan_; }
   const LayerPool& rows() const { return rows_; }  // pages [kPageTokens, row_bytes]
   const LayerPool& keys() const { return keys_; }
 
-  // Takes the sequences of a step, in the order of its `seq` numbers. In decode each has one token; in
+  // Takes the sequences of a step, in the order of its `seq` numbers: in decode that of each token; in
   // prefill there is one sequence, which held n_held tokens before the step.
   void begin_step(std::span<CachedSequence* const> sequences, int64_t n_held, Role role);
   // Whether the current step looks up rows in top-k buffers.
@@ -114,8 +114,8 @@ class StageCache {
   Buffer<uint8_t> windows_[2];
   std::vector<Run> runs_;  // the same in every layer
   std::vector<StreamRows::Copy> copies_;
-  Table<int32_t> row_table_, key_table_, slot_table_;                 // [max_seqs, context_pages]
-  Table<TopkBuffer> buffer_table_;                                    // [n_layers, max_seqs]
+  Table<int32_t> row_table_, key_table_, slot_table_;                 // [max_step_tokens, context_pages]
+  Table<TopkBuffer> buffer_table_;                                    // [n_layers, max_step_tokens]
   enum class Source { rows, slots, windows } source_ = Source::rows;  // where the current step reads rows
   bool has_buffers_ = false;
 };

@@ -80,7 +80,7 @@ class MemoryPlanner {
   // Bytes of weights that the devices hold in any case: the host need not keep them.
   uint64_t held_bytes() const { return may_leave() ? n_core_ : n_weights_; }
   uint64_t step_bytes(int64_t n_tokens, int64_t context) const {
-    return Activations(nullptr, args_, n_tokens, context).n_bytes;
+    return Activations(nullptr, args_, n_tokens, context, options_.max_seqs).n_bytes;
   }
 
   // The plan with the largest chunk up to kStreamedChunk, whose steps may take a half of what weights leave:

@@ -114,7 +114,8 @@ void Stage::select_positions(const StepTokens& slice, const CacheView& cache) {
       lap("index_scores");
     }
     backend_.select_topk({some, is_scored ? act_.scores.data() : nullptr, n_visible, act_.topk,
-                          act_.selected.data() + t * act_.topk, act_.n_selected.data() + t});
+                          act_.selected.data() + t * act_.topk, act_.n_selected.data() + t,
+                          is_in_block() ? 1 : 0});
     lap("topk");
   }
 }

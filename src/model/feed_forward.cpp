@@ -46,7 +46,7 @@ void Stage::route(const ExpertWeights& w) {
 void Stage::routed_experts(const ExpertWeights& w) {
   RunExperts op = experts_op(w.routed);
   op.x = act_.x.data(), op.experts = act_.experts.data(), op.weights = act_.expert_weights.data();
-  op.n_tokens = step_.n_tokens, op.y = act_.out.data();
+  op.n_tokens = step_.n_tokens, op.y = act_.out();
   if (const int32_t* experts = forced().experts)
     op.experts = experts + (layer_ - cache_.first_layer()) * op.n_tokens * op.n_activated;
   op.place = w.place;
@@ -61,7 +61,7 @@ void Stage::routed_experts(const ExpertWeights& w) {
 // x = w2 of the shared expert + the routed experts' sum;  h += x.  For all tokens of the step
 Matmul Stage::shared_output(const ExpertWeights& w) {
   Matmul op = product(w.shared.w2, act_.gate.data(), act_.x.data());
-  op.plus = act_.out.data(), op.sum = act_.h.data();
+  op.plus = act_.out(), op.sum = act_.h.data();
   return op;
 }
 

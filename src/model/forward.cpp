@@ -20,15 +20,37 @@ void Forward::run(Step step) {
   if (sequences.size() != (is_decode ? step.tokens.size() : 1))
     fail(ErrorKind::internal,
          format("a step of %zu tokens for %zu sequences", step.tokens.size(), sequences.size()));
-  step.n_held = sequences.front()->n_tokens();
-  if (is_decode) step.n_logits = step.n_tokens();
-  for (size_t i = 0; i < sequences.size(); ++i)
-    cache_.reserve(*sequences[i], sequences[i]->n_tokens() + std::ssize(step.tokens_of(i)));
+  prepare(step);
+  for (size_t i = 0, n = 0; i < sequences.size(); i += n) {
+    for (n = 1; i + n < sequences.size() && sequences[i + n] == sequences[i];) ++n;
+    const int64_t n_tokens = is_decode ? static_cast<int64_t>(n) : step.n_tokens();
+    cache_.reserve(*sequences[i], sequences[i]->n_tokens() + n_tokens);
+  }
   const auto running = std::make_shared<const Step>(std::move(step));
   advance(running);
   if (running->n_logits > 0) finish();
   for (size_t i = 0; i < sequences.size(); ++i)
     cache_.append(*sequences[i], running->tokens_of(i), running->role);
+}
+
+void Forward::prepare(Step& step) const {
+  step.n_held = step.sequences.front()->n_tokens();
+  if (step.role == Role::decode) step.n_logits = step.n_tokens();
+  for (const CachedSequence* sequence : step.sequences) step.has_hidden.push_back(sequence->has_hidden());
+}
+
+void Forward::guess(std::vector<CachedSequence*> sequences, std::vector<int32_t> tokens, int64_t nth) {
+  Step step{Role::decode, std::move(sequences), std::move(tokens)};
+  step.nth_guess = nth;
+  prepare(step);
+  Stage& last = *stages_.back();
+  last.begin(step);
+  while (last.advance()) continue;
+}
+
+void Forward::cut(std::span<const Stage::Cut> cuts) {
+  for (const Stage::Cut& one : cuts) cache_.cut(*one.sequence, one.n_tokens);
+  if (args_.n_draft_layers > 0 && !cuts.empty()) stages_.back()->cut(cuts);
 }
 
 // Moves each step under way through one more stage, and `entering` through the first.

@@ -30,6 +30,14 @@ class Forward {
   // perhaps only the first layers are enqueued so far. Its sequences hold its tokens afterwards. Throws
   // Error{context_full} as LatentCache::reserve() does.
   void run(Step step);
+  // With a block for drafts: a guessing step, for one token of each of these sequences. `nth` tokens lie
+  // between those that a sequence holds and its token here: nth 0 takes the sequence's next token, nth 1 the
+  // first guess, after the call with nth 0 for these and perhaps more sequences, and so on. The logits guess
+  // the token that follows. The sequences have room for the positions (LatentCache::reserve), and hold as
+  // many tokens afterwards as before.
+  void guess(std::vector<CachedSequence*> sequences, std::vector<int32_t> tokens, int64_t nth);
+  // After a decode step: of these sequences only the first n_tokens tokens stay, at least one of the step's.
+  void cut(std::span<const Stage::Cut> cuts);
   // How many of the sequence's last tokens have not gone through all stages. Their rows must be neither
   // shared nor released yet.
   int64_t n_under_way(const CachedSequence& sequence) const;
@@ -70,6 +78,7 @@ class Forward {
 
  private:
   using StepOnItsWay = std::shared_ptr<const Step>;
+  void prepare(Step& step) const;
   void advance(StepOnItsWay entering);
   void hand_over(size_t from);
   void set_watch(const StepWatch* watch);

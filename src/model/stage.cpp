@@ -38,7 +38,7 @@ Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, St
       args_(args),
       weights_(weights),
       cache_(cache),
-      act_(&backend, args, sizes.max_tokens, sizes.max_context) {
+      act_(&backend, args, sizes.max_tokens, sizes.max_context, cache.plan().max_seqs) {
   const std::vector<float> frequencies = rope_frequencies(args);
   frequencies_ =
       Buffer<float>(backend, Place::device, static_cast<int64_t>(frequencies.size()), "rope frequencies");
@@ -52,7 +52,8 @@ Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, St
           backend, Place::device, static_cast<int64_t>(sizes.expert_window_bytes), "the window of experts");
   }
   if (!is_last()) return;
-  decode_logits_ = Buffer<float>(backend, Place::device, args.vocab_size * cache.max_seqs(), "logits");
+  decode_logits_ =
+      Buffer<float>(backend, Place::device, args.vocab_size * cache.plan().max_step_tokens(), "logits");
   prompt_logits_ = Buffer<float>(backend, Place::device, args.vocab_size, "logits");
 }
 
@@ -72,21 +73,30 @@ void Stage::begin(const Step& step) {
   upload(step);
   cache_.begin_step(step.sequences, step.n_held, step.role);
   n_logits_ = step.n_logits;
-  layer_ = cache_.first_layer();
+  is_guess_ = step.nth_guess.has_value();
+  layer_ = is_guess_ ? args_.n_layers : cache_.first_layer();
   if (is_last()) place_logits();
 }
 
-// One upload: tokens | positions | sequences.
+// One upload: tokens | positions | sequences | rows of act_.hidden.
 void Stage::upload(const Step& step) {
   const auto n = step.tokens.size();
   const bool is_decode = step.role == Role::decode;
   std::vector<int32_t> ints = step.tokens;
   ints.resize(3 * n);
+  std::vector<Spot> spots;
   for (size_t i = 0; i < n; ++i) {
-    const int64_t pos = is_decode ? step.sequences[i]->n_tokens() : step.n_held + static_cast<int64_t>(i);
-    ints[n + i] = static_cast<int32_t>(pos);
+    CachedSequence* sequence = step.sequences[is_decode ? i : 0];
+    const int64_t first = is_decode ? sequence->n_tokens() + step.nth_guess.value_or(0) : step.n_held;
+    spots.push_back({sequence, step.begins_sequence(i) ? first : spots.back().pos + 1});
+    ints[n + i] = static_cast<int32_t>(spots.back().pos);
     ints[2 * n + i] = is_decode ? static_cast<int32_t>(i) : 0;
   }
+  if (has_block()) {
+    const std::vector<int32_t> rows = hidden_rows(step);
+    ints.insert(ints.end(), rows.begin(), rows.end());
+  }
+  spots_ = std::move(spots);
   backend_.upload(act_.step_ints.data(), ints.data(), ints.size() * sizeof(int32_t));
   const int64_t max_pos = *std::ranges::max_element(std::span(ints).subspan(n, n));
   step_ = {static_cast<int64_t>(n),
@@ -113,6 +123,7 @@ bool Stage::advance() {
     replay();
   else if (run_layer())
     return true;
+  if (has_block() && !is_guess_) keep_last();
   lap("other");
   return false;
 }
@@ -121,12 +132,12 @@ bool Stage::advance() {
 // this stage's memory. If the backend does not record, the layers run directly.
 void Stage::replay() {
   // A long answer needs a few keys, because positions are rounded; a small batch whose sequences end one by
-  // one needs eight.
-  constexpr size_t kMostRecorded = 16;
+  // one needs eight; and guesses make steps of several numbers of tokens.
+  constexpr size_t kMostRecorded = 32;
   const auto run_all = [this] {
     while (run_layer()) continue;
   };
-  const RecordKey key{step_.n_tokens, step_.max_pos, forced(), cache_.has_buffers()};
+  const RecordKey key{step_.n_tokens, step_.max_pos, forced(), cache_.has_buffers(), is_guess_};
   auto known = std::ranges::find(recorded_, key, [](const auto& recorded) { return recorded.first; });
   if (known == recorded_.end()) {
     std::unique_ptr<Recording> recording = backend_.record(run_all);
@@ -139,15 +150,18 @@ void Stage::replay() {
   recorded_.front().second->replay();
 }
 
-// Whether a layer only has to store rows and keys: the model's last layer in a step without logits, whose h
-// is not read.
+// Whether a layer only has to store rows and keys, because its h is not read: the block for drafts, unless it
+// guesses; without a block the model's last layer in a step without logits.
 bool Stage::leaves_rows_only(int64_t layer) const {
-  return layer + 1 == args_.n_layers && n_logits_ == 0 && !observer_;
+  if (layer == args_.n_layers) return !is_guess_;
+  return layer + 1 == args_.n_all_layers() && n_logits_ == 0 && !observer_;
 }
 
 // h += MLA(RMSNorm(h));  h += FFN(RMSNorm(h)).  False: it was the last layer.
 bool Stage::run_layer() {
-  if (layer_ == cache_.first_layer()) {
+  if (is_in_block()) {
+    enter_block();
+  } else if (layer_ == cache_.first_layer()) {
     announce_host_experts();
     if (is_first()) backend_.embed({step_, weights_.embed, act_.h.data()});
   }
@@ -158,6 +172,7 @@ bool Stage::run_layer() {
     norm(w.attn_norm, "attn_norm");
     project(w);
     store(w, cache);
+    if (rows_only) claim_slots(cache);
     if (rows_only) continue;
     attention(w, cache);
     norm(w.ffn_norm, "ffn_norm");
@@ -169,7 +184,8 @@ bool Stage::run_layer() {
     observe("h", h(), args_.dim);
   }
   if (++layer_ < cache_.end_layer()) return true;
-  if (is_last() && n_logits_ > 0) run_head();
+  if (is_guess_) run_head(weights_.draft.norm, weights_.draft.head);
+  if (is_last() && !has_block() && n_logits_ > 0) run_head(weights_.norm, weights_.head);
   return false;
 }
 
@@ -185,11 +201,15 @@ void Stage::norm(const Vector& weight, const char* name) {
   observe(name, x(), args_.dim);
 }
 
-// logits = head RMSNorm(h), of the last n_logits_ tokens
-void Stage::run_head() {
-  backend_.rms_norm({act_.h.data() + (step_.n_tokens - n_logits_) * args_.dim, args_.dim,
-                     weights_.norm.data(), args_.norm_eps, act_.x.data(), n_logits_, args_.dim});
-  backend_.matmul({weights_.head, act_.x.data(), args_.dim, logits_, n_logits_, step_.role});
+// logits = head RMSNorm(h), of the last n_logits_ tokens. The block for drafts needs RMSNorm(h) of all
+// tokens.
+void Stage::run_head(const Vector& norm, const WeightMatrix& head) {
+  const int64_t n_before = step_.n_tokens - n_logits_, first = has_block() ? 0 : n_before;
+  backend_.rms_norm({act_.h.data() + first * args_.dim, args_.dim, norm.data(), args_.norm_eps, act_.out(),
+                     step_.n_tokens - first, args_.dim});
+  if (n_logits_ > 0)
+    backend_.matmul(
+        {head, act_.out() + (n_before - first) * args_.dim, args_.dim, logits_, n_logits_, step_.role});
 }
 
 Stage::BufferTally Stage::buffer_tally() const {

@@ -4,13 +4,15 @@
 // The layers are written once, over Backend: prefill and decode are the same operations over more or fewer
 // tokens. stage.cpp has the loop over the layers, attention.cpp one layer's attention, feed_forward.cpp its
 // MLP or experts; names and order follow spec and paper. The first stage embeds, the last one computes the
-// logits; Forward moves the hidden states between stages. Not thread-safe.
+// logits; Forward moves the hidden states between stages. draft.cpp has the block for drafts, which follows
+// the last stage's layers. Not thread-safe.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -23,16 +25,28 @@
 
 namespace dsv32 {
 
-// Tokens of one role. A prefill step has one sequence, a decode step one for each token. A token's result
-// depends on its own sequence and the role alone.
+// Tokens of one role. A prefill step has one sequence. A decode step names the sequence of each token: the
+// sequence's next token, and perhaps guesses of those that follow, one behind the other (a verifying step). A
+// token's result depends on its own sequence and the role alone.
+//
+// A guessing step is a decode step of the block for drafts alone, with one token of each sequence.
 struct Step {
   Role role = Role::prefill;
   std::vector<CachedSequence*> sequences;
   std::vector<int32_t> tokens;  // follow the tokens that their sequences hold
   int64_t n_logits = 0;         // how many last tokens of a prefill step get logits; in decode all
-  int64_t n_held = 0;           // tokens of the prompt's sequence before the step; set by Forward
+  std::optional<int64_t> nth_guess =
+      {};  // of a guessing step: how many tokens lie between the held ones and its
+  // Set by Forward, of the time before the step: tokens of the prompt's sequence, and for each sequence
+  // whether the hidden state of its last token is known.
+  int64_t n_held = 0;
+  std::vector<bool> has_hidden = {};
 
   int64_t n_tokens() const { return std::ssize(tokens); }
+  // Whether token i is the first of its sequence in the step.
+  bool begins_sequence(size_t i) const {
+    return i == 0 || (role == Role::decode && sequences[i] != sequences[i - 1]);
+  }
   std::span<const int32_t> tokens_of(size_t sequence) const {
     return role == Role::decode ? std::span(tokens).subspan(sequence, 1) : tokens;
   }
@@ -70,23 +84,26 @@ class Activations {
 
  public:
   // Without a backend nothing is allocated, but n_bytes is the same.
-  Activations(Backend* backend, const ModelArgs& args, int64_t n_tokens, int64_t context)
-      : backend_(backend), args_(args), max_tokens(n_tokens), max_context(context) {}
+  Activations(Backend* backend, const ModelArgs& args, int64_t n_tokens, int64_t context, int64_t max_seqs)
+      : backend_(backend), args_(args), max_tokens(n_tokens), max_context(context), max_sequences(max_seqs) {}
 
   static constexpr int64_t kMostPieceTokens = 2048;         // larger pieces make attention no faster
   static constexpr int64_t kMostScores = int64_t{1} << 24;  // 64 MiB, or more for one token
 
   uint64_t n_bytes = 0;
-  const int64_t max_tokens, max_context;
+  const int64_t max_tokens, max_context, max_sequences;
   const int64_t piece_tokens = std::min(max_tokens, kMostPieceTokens);
   // The most rows that one token attends to.
   const int64_t topk = args_.has_indexer() ? std::min(args_.index_topk, max_context) : max_context;
+  // Rows of `hidden` before a step's.
+  const int64_t n_kept = args_.n_draft_layers > 0 ? 1 + 2 * max_sequences : 0;
 
  private:
   const int64_t N = max_tokens, n = piece_tokens, dim_ = args_.dim, heads_ = args_.n_heads,
                 latents_ = heads_ * args_.kv_lora_rank, index_heads_ = args_.index_n_heads,
                 index_dim_ = args_.index_head_dim, indices_ = index_heads_ * index_dim_,
-                n_experts_ = args_.n_activated_experts, n_pairs_ = n * max_context;
+                n_experts_ = args_.n_activated_experts, n_pairs_ = n * max_context,
+                joined_ = args_.n_draft_layers * 2 * dim_;
   const int64_t widest_mlp_ =
       std::max(args_.inter_dim, std::max<int64_t>(args_.n_shared_experts, 1) * args_.moe_inter_dim);
   const int64_t n_scores_ = args_.has_indexer() ? std::max(max_context, std::min(kMostScores, n_pairs_)) : 0;
@@ -99,14 +116,18 @@ class Activations {
   Buffer<int32_t> ints(int64_t n_values) { return make<int32_t>(n_values); }
 
  public:
-  Buffer<int32_t> step_ints = ints(3 * N);  // tokens, positions, sequences
+  Buffer<int32_t> step_ints = ints(4 * N);  // tokens, positions, sequences, rows of `hidden`
   Buffer<float> h = floats(N * dim_);       // the residual stream
   Buffer<float> x = floats(N * dim_);       // after a norm
-  Buffer<float> out = floats(N * dim_);     // of attention, of the MLP
+  // A row of zeros, twice a row for each sequence, whose last token's hidden state it may have (the block for
+  // drafts begins with it), and `out`: of attention, of the MLP; in the end the normed hidden states.
+  Buffer<float> hidden = floats((n_kept + N) * dim_);
+  Buffer<int32_t> kept = ints(n_kept > 0 ? max_sequences : 0);  // for each sequence a row of `hidden`
+  float* out() const { return hidden.data() + n_kept * dim_; }
   Buffer<float> qr = floats(n * args_.q_lora_rank);
   Buffer<float> q = floats(n * heads_ * args_.qk_head_dim());  // qk_nope | qk_rope of each head
-  // For f32 keys, q_c first holds H index_q.
-  Buffer<float> q_c = floats(n * std::max(latents_, indices_));
+  // For f32 keys, q_c first holds H index_q; before that the block's [RMSNorm_e(embed); RMSNorm_h(h)].
+  Buffer<float> q_c = floats(n * std::max({latents_, indices_, joined_}));
   Buffer<float> o_c = floats(n * latents_);
   Buffer<float> o = floats(n * heads_ * args_.v_head_dim);
   Buffer<float> kv = floats(n * (args_.kv_lora_rank + args_.qk_rope_head_dim));
@@ -119,7 +140,8 @@ class Activations {
   Buffer<int32_t> selected = ints(n * topk), n_selected = ints(n);
   Buffer<int64_t> row_ids = make<int64_t>(n * topk);
   Buffer<int32_t> misses = ints(n * topk), n_misses = ints(n);
-  Buffer<int64_t> tally = make<int64_t>(2);  // rows looked up in buffers, rows missing there
+  Buffer<int32_t> none = ints(n_kept > 0 ? n : 0);  // zeros
+  Buffer<int64_t> tally = make<int64_t>(2);         // rows looked up in buffers, rows missing there
   Buffer<float> gate = floats(n * widest_mlp_), up = floats(n * widest_mlp_);
   Buffer<float> route_logits = floats(n * args_.n_routed_experts);
   Buffer<int32_t> experts = ints(N * n_experts_);
@@ -144,8 +166,8 @@ class Stage {
 
   // The bytes of the last stage's logits, beside its activations: for each token of a decode step, and for
   // one token of a prefill step.
-  static uint64_t logit_bytes(const ModelArgs& args, int64_t max_seqs) {
-    return static_cast<uint64_t>(args.vocab_size * (max_seqs + 1)) * sizeof(float);
+  static uint64_t logit_bytes(const ModelArgs& args, int64_t max_step_tokens) {
+    return static_cast<uint64_t>(args.vocab_size * (max_step_tokens + 1)) * sizeof(float);
   }
 
   Backend& backend() { return backend_; }
@@ -157,6 +179,14 @@ class Stage {
   // stores rows and keys. The first stage begins with the embedding; the last one ends with the logits.
   // False: the step is complete in this stage.
   bool advance();
+
+  // On the last stage of a model with a block for drafts: after a decode step, of which these sequences keep
+  // only their first n_tokens tokens.
+  struct Cut {
+    CachedSequence* sequence = nullptr;
+    int64_t n_tokens = 0;
+  };
+  void cut(std::span<const Cut> cuts);
 
   // [n_tokens, dim] of the current step.
   float* hidden_states() { return act_.h.data(); }
@@ -175,8 +205,8 @@ class Stage {
   // tokens, ascending for each token, in this device's memory. Indexer and router run all the same. Null:
   // their choice is used.
   struct Forced {
-    const int32_t* selection = nullptr;  // [the stage's layers, n_tokens, topk]
-    const int32_t* experts = nullptr;    // [the stage's layers, n_tokens, n_activated]
+    const int32_t* selection = nullptr;  // [the stage's layers, with a block; n_tokens, topk]
+    const int32_t* experts = nullptr;    // [the stage's layers, with a block; n_tokens, n_activated]
     int64_t n_tokens = 0;
     bool operator==(const Forced&) const = default;
   };
@@ -188,7 +218,9 @@ class Stage {
 
  private:
   bool is_first() const { return cache_.first_layer() == 0; }
-  bool is_last() const { return cache_.end_layer() == args_.n_layers; }
+  bool is_last() const { return cache_.end_layer() == args_.n_all_layers(); }
+  bool has_block() const { return is_last() && args_.n_draft_layers > 0; }
+  bool is_in_block() const { return layer_ == args_.n_layers; }
   int64_t recordable_max_pos(int64_t max_pos) const;
   Forced forced() const { return step_.n_tokens == forced_.n_tokens ? forced_ : Forced{}; }  // of step_
   void upload(const Step& step);
@@ -196,7 +228,7 @@ class Stage {
   void replay();
   bool run_layer();
   bool leaves_rows_only(int64_t layer) const;
-  void run_head();
+  void run_head(const Vector& norm, const WeightMatrix& head);
   bool take_piece();
   void norm(const Vector& weight, const char* name);
 
@@ -213,6 +245,18 @@ class Stage {
   void find_rows(const StepTokens& slice, const CacheView& cache);
   void attend_selected(const LayerWeights& w, const CacheView& cache);
 
+  // draft.cpp
+  std::vector<int32_t> hidden_rows(const Step& step) const;
+  int32_t kept_row(const CachedSequence& sequence) const;
+  void enter_block();
+  void claim_slots(const CacheView& cache);
+  struct Kept {
+    int64_t share;
+    int32_t row;
+  };
+  void keep(std::span<const Kept> kept);
+  void keep_last();
+
   // feed_forward.cpp
   void mlp(const MlpWeights& w, const float* plus, float* y);
   bool runs_shared_beside() const;
@@ -227,7 +271,7 @@ class Stage {
   // The piece's part of each: [n_tokens, dim].
   float* h() { return act_.h.data() + first_ * args_.dim; }
   float* x() { return act_.x.data() + first_ * args_.dim; }
-  float* out() { return act_.out.data() + first_ * args_.dim; }
+  float* out() { return act_.out() + first_ * args_.dim; }
   Matmul product(const WeightMatrix& weight, const float* x, float* y) const;
   void observe(const char* name, const float* values, int64_t width);
   void observe_ints(const char* name, int32_t* ints, int64_t width);
@@ -245,11 +289,19 @@ class Stage {
   float* logits_ = nullptr;      // of the last step, in one of these two
   int64_t n_logits_ = 0;         // of the current step
   StepTokens step_;              // the current step's tokens, on the device
+  bool is_guess_ = false;        // it is a guessing step
   StepTokens piece_;             // the tokens of step_ that are worked on
   int64_t first_ = 0;            // index of the piece's first token in the step
   Buffer<uint8_t> expert_window_;
   uint64_t n_link_bytes_ = 0;  // the part of expert_window_ that the link uses in decode
   int64_t layer_ = 0;
+  struct Spot {
+    const CachedSequence* sequence;
+    int64_t pos;
+    bool operator==(const Spot&) const = default;
+  };
+  std::vector<Spot> spots_;      // of the tokens of the last step, of a guessing step too
+  bool kept_in_second_ = false;  // which rows of act_.hidden have the sequences' hidden states
   Forced forced_;
   const int32_t* selected_ = nullptr;  // the layer's selection: act_.selected or a forced one
   Laps* laps_ = nullptr;
@@ -260,7 +312,7 @@ class Stage {
   struct RecordKey {
     int64_t n_tokens = 0, max_pos = 0;
     Forced forced;
-    bool has_buffers = false;
+    bool has_buffers = false, is_guess = false;
     bool operator==(const RecordKey&) const = default;
   };
   std::vector<std::pair<RecordKey, std::unique_ptr<Recording>>> recorded_;  // the most recently used first
