@@ -147,62 +147,125 @@ void Loop::decode(std::vector<Sequence*> sequences) {
     return sequence->cached().row_pages();
   });
   std::vector<Sequence*> stepping;
-  Step step{Role::decode, {}, {}};
   for (Sequence* sequence : sequences) {
     CachedSequence& cached = sequence->cached();
     attempt(*sequence, [&] { engine_.cache().reserve(cached, cached.n_tokens() + 1); });
     rest_if_done(*sequence);
-    if (sequence->phase == Phase::is_done) continue;
-    stepping.push_back(sequence);
-    step.sequences.push_back(&cached);
-    step.tokens.push_back(sequence->next_token());
+    if (sequence->phase != Phase::is_done) stepping.push_back(sequence);
   }
   if (stepping.empty()) return;
+  const auto n = static_cast<int64_t>(stepping.size());
+  guess(stepping, std::min(engine_.plan().cache.n_guesses, CachePlan::kMostStepGuesses / n));
+  Step step{Role::decode, {}, {}};
+  for (Sequence* sequence : stepping) {
+    step.tokens.push_back(sequence->next_token());
+    step.tokens.insert(step.tokens.end(), sequence->guesses().begin(), sequence->guesses().end());
+    step.sequences.resize(step.tokens.size(), &sequence->cached());
+  }
   engine_.forward().run(std::move(step));
   draw(stepping);
 }
 
-// How the sequences' next tokens are to be drawn. Masks are made here, while a GPU still computes the step.
-std::vector<SampleRule> Loop::rules_of(std::span<Sequence* const> sequences) {
+// Lets the block for drafts guess up to n_most tokens of each sequence.
+void Loop::guess(std::span<Sequence* const> sequences, int64_t n_most) {
+  for (Sequence* sequence : sequences) sequence->begin_guesses();
+  for (int64_t nth = 0; nth < n_most; ++nth) {
+    std::vector<Sequence*> guessing;
+    for (Sequence* sequence : sequences)
+      if (std::ssize(sequence->guesses()) == nth && sequence->may_guess()) guessing.push_back(sequence);
+    if (guessing.empty()) return;
+    guess_next(guessing, nth);
+  }
+}
+
+// Draws the nth guess of each sequence as its token will be drawn: so they agree as often as their logits do.
+// A sequence whose guess cannot be drawn has no more guesses in this step.
+void Loop::guess_next(std::span<Sequence* const> sequences, int64_t nth) {
+  std::vector<CachedSequence*> cached;
+  std::vector<int32_t> tokens;
+  std::vector<Row> rows;
+  for (Sequence* sequence : sequences) {
+    cached.push_back(&sequence->cached());
+    tokens.push_back(nth == 0 ? sequence->next_token() : sequence->guesses().back());
+    rows.push_back({sequence, nth});
+  }
+  engine_.forward().guess(std::move(cached), std::move(tokens), nth);
+  sample(rows, -1);
+  for (const Row& row : rows) {
+    const int32_t token = row.drawn.chosen.id;
+    if (!row.error && row.drawn.is_finite)
+      row.sequence->guess(guesser_ ? guesser_(*row.sequence, nth, token) : token);
+  }
+}
+
+// How tokens are to be drawn from the rows. Masks are made here, while a GPU still computes the step.
+std::vector<SampleRule> Loop::rules_of(std::span<Row> rows) {
   std::vector<SampleRule> rules;
   std::vector<WantedMask> masks;
   std::vector<size_t> masked;  // whose they are
-  for (Sequence* sequence : sequences) {
-    rules.push_back(sequence->next_rule());
-    if (!sequence->has_constraint()) continue;
+  for (const Row& row : rows) {
+    rules.push_back(row.sequence->rule(row.ahead));
+    if (!row.sequence->has_constraint()) continue;
     masked.push_back(rules.size() - 1);
-    masks.push_back(
-        sequence->wanted_mask(engine_.sampler().mask_of(std::ssize(rules) - 1, engine_.args().vocab_size)));
+    masks.push_back(row.sequence->wanted_mask(
+        engine_.sampler().mask_of(std::ssize(rules) - 1, engine_.args().vocab_size), row.ahead));
   }
   if (!masks.empty()) engine_.constraints().write(masks);
   for (size_t i = 0; i < masks.size(); ++i) {
     rules[masked[i]].is_masked = !masks[i].error;
-    if (masks[i].error) attempt(*sequences[masked[i]], [&] { std::rethrow_exception(masks[i].error); });
+    rows[masked[i]].error = masks[i].error;
   }
   return rules;
 }
 
-// Draws a token for each sequence from its row of the last step's logits. Logits that are not finite come
-// from damaged weights, or from a damaged prefix.
-void Loop::draw(std::span<Sequence* const> sequences) {
-  const std::vector<SampleRule> rules = rules_of(sequences);
-  int64_t n_top = -1;
-  for (Sequence* sequence : sequences) n_top = std::max(n_top, sequence->request().options.n_top_logprobs);
+// Draws a token from each row of the last step's logits.
+void Loop::sample(std::span<Row> rows, int64_t n_top) {
+  const std::vector<SampleRule> rules = rules_of(rows);
   std::vector<TokenRecord> drawn =
       engine_.sampler().sample(engine_.forward().logits_row(0), engine_.args().vocab_size, rules, n_top);
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    Sequence& sequence = *sequences[i];
-    if (sequence.phase == Phase::is_done) continue;
-    const int64_t n_wanted = std::max<int64_t>(sequence.request().options.n_top_logprobs, 0);
-    drawn[i].top.resize(std::min(drawn[i].top.size(), static_cast<size_t>(n_wanted)));
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].drawn = std::move(drawn[i]);
+}
+
+// Draws each sequence's next token, and as many more as its guesses are right. What follows the first wrong
+// guess is cut off.
+void Loop::draw(std::span<Sequence* const> sequences) {
+  int64_t n_top = -1;
+  std::vector<Row> rows;
+  for (Sequence* sequence : sequences) {
+    n_top = std::max(n_top, sequence->request().options.n_top_logprobs);
+    for (int64_t ahead = 0; ahead <= std::ssize(sequence->guesses()); ++ahead)
+      rows.push_back({sequence, ahead});
+  }
+  sample(rows, n_top);
+  std::vector<Stage::Cut> cuts;
+  for (size_t first = 0; first < rows.size();) {
+    Sequence& sequence = *rows[first].sequence;
+    const size_t n = sequence.guesses().size() + 1;
+    take_rows(std::span(rows).subspan(first, n));
+    first += n;
+    const int64_t n_kept = sequence.end_guesses();
+    if (n_kept < sequence.cached().n_tokens()) cuts.push_back({&sequence.cached(), n_kept});
+  }
+  engine_.forward().cut(cuts);
+  for (Sequence* sequence : sequences) rest_if_done(*sequence);
+}
+
+// Takes the tokens drawn for one sequence, up to the first that was not guessed. Logits that are not finite
+// come from damaged weights, or from a damaged prefix.
+void Loop::take_rows(std::span<Row> rows) {
+  Sequence& sequence = *rows.front().sequence;
+  const int64_t n_wanted = std::max<int64_t>(sequence.request().options.n_top_logprobs, 0);
+  for (Row& row : rows) {
+    row.drawn.top.resize(std::min(row.drawn.top.size(), static_cast<size_t>(n_wanted)));
     try {
-      if (!drawn[i].is_finite) sequence.distrust();
-      drawn[i].check();
-      sequence.push(drawn[i]);
+      if (row.error) std::rethrow_exception(row.error);
+      if (!row.drawn.is_finite) sequence.distrust();
+      row.drawn.check();
+      sequence.push(row.drawn);
     } catch (...) {
       fail(sequence);
     }
-    rest_if_done(sequence);
+    if (!sequence.accepts_guess()) return;
   }
 }
 

@@ -8,8 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/sequence.h"
@@ -27,6 +30,10 @@ class Loop : public Answerer {
   void drop(int64_t request) override;
   // After the last request of a talk: frees its room.
   void end_talk(int64_t talk);
+
+  // For tests: what the block guesses is replaced by the result of `guesser`, as the nth guess of a step.
+  using Guesser = std::function<int32_t(const Sequence& sequence, int64_t nth, int32_t guessed)>;
+  void set_guesser(Guesser guesser) { guesser_ = std::move(guesser); }
 
   // How often a request was suspended, began anew or got a smaller buffer to make room for others.
   int64_t n_suspended() const { return n_suspended_; }
@@ -47,8 +54,20 @@ class Loop : public Answerer {
   void begin_ready(bool waits);
   void rest_if_done(Sequence& sequence);
   void decode(std::vector<Sequence*> sequences);
-  std::vector<SampleRule> rules_of(std::span<Sequence* const> sequences);
+  void guess(std::span<Sequence* const> sequences, int64_t n_most);
+  void guess_next(std::span<Sequence* const> sequences, int64_t nth);
+
+  // A row of logits: the token of a sequence after its next `ahead` ones is drawn from it.
+  struct Row {
+    Sequence* sequence;
+    int64_t ahead;
+    std::exception_ptr error = {};  // why nothing can be drawn
+    TokenRecord drawn = {};
+  };
+  std::vector<SampleRule> rules_of(std::span<Row> rows);
+  void sample(std::span<Row> rows, int64_t n_top);
   void draw(std::span<Sequence* const> sequences);
+  void take_rows(std::span<Row> rows);
 
   StepPlan plan();
   void find_donor(size_t i);
@@ -60,6 +79,7 @@ class Loop : public Answerer {
   Sequences sequences_;  // in the order of arrival
   OpenSequence kept_;    // of the talk kept_talk_, between two of its requests
   int64_t kept_talk_ = 0;
+  Guesser guesser_;
   int64_t n_added_ = 0;
   int64_t n_answers_ = 0, n_answer_tokens_ = 0;  // of answers that ended on the loop's own sequences
   int64_t n_suspended_ = 0, n_restarted_ = 0, n_shrunk_ = 0;

@@ -157,6 +157,7 @@ void Sequence::begin_anew() {
   stops_ = StopStrings(request_.options.stops);
   begun_ = Clock::now();
   next_token_ = request_.is_held ? request_.prompt.back() : -1;
+  begin_guesses();
   result_ = {};
   result_.n_prompt_tokens = n_prompt;
   error_.reset();
@@ -224,9 +225,49 @@ void Sequence::push(const TokenRecord& drawn) {
   const CompletionParser::Delta delta = parser_->push(next_token_);
   tell(delta);
   if (stops_.found()) return finish(FinishReason::stop);
-  if (context_left() == 0 || result_.n_completion_tokens == options.max_tokens ||
-      result_.n_answer_tokens() == options.max_answer)
+  if (context_left() + std::ssize(guesses_) == n_accepted_ ||
+      result_.n_completion_tokens == options.max_tokens || result_.n_answer_tokens() == options.max_answer)
     finish(FinishReason::length);
+}
+
+void Sequence::begin_guesses() {
+  guesses_.clear(), constraints_ahead_.clear();
+  n_accepted_ = 0;
+}
+
+// A guess stays in the page of the next token, which is reserved; its row must fit into the buffer beside
+// those that all tokens of the step select. What follows the end of thinking or of the answer is not guessed.
+bool Sequence::may_guess() const {
+  const int64_t n = std::ssize(guesses_), n_held = cached_->n_tokens(), n_wanted = request_.options.n_most();
+  if (n_held % kPageTokens + n + 1 >= kPageTokens || n + 1 >= context_left()) return false;
+  if (n_wanted >= 0 && n_drawn() + n + 1 >= n_wanted) return false;
+  const int64_t topk = std::min(engine_.args().index_topk, engine_.plan().cache.max_context);
+  if (!cached_->is_resident() && (n + 2) * (topk + 1) > cached_->n_slots()) return false;
+  if (guesses_.empty()) return true;
+  const int32_t last = guesses_.back();
+  return !request_.tokenizer->is_end_of_generation(last) &&
+         !(parser_->is_thinking() && request_.tokenizer->find("</think>") == last);
+}
+
+void Sequence::guess(int32_t token) {
+  guesses_.push_back(token);
+  if (!constraint_) return;
+  constraints_ahead_.push_back(constraints_ahead_.empty() ? *constraint_ : constraints_ahead_.back());
+  if (!parser_->is_thinking()) constraints_ahead_.back().push(token);
+}
+
+bool Sequence::accepts_guess() {
+  if (phase == Phase::is_done || n_accepted_ == std::ssize(guesses_)) return false;
+  if (guesses_[static_cast<size_t>(n_accepted_)] != next_token_) return false;
+  ++n_accepted_;
+  return true;
+}
+
+int64_t Sequence::end_guesses() {
+  const int64_t n_guessed = std::ssize(guesses_), n_kept = cached_->n_tokens() - (n_guessed - n_accepted_);
+  result_.n_guessed += n_guessed, result_.n_accepted += n_accepted_;
+  begin_guesses();
+  return n_kept;
 }
 
 void Sequence::tell(const CompletionParser::Delta& delta) {

@@ -114,16 +114,29 @@ class Sequence : public SequenceState {
   void begin_prompt();
   // Computes the next chunk of its prompt. If interrupted within the chunk, the sequence ends before it.
   void read_prompt();
-  // How the next token is to be drawn.
-  SampleRule next_rule() const { return request_.options.sampling.rule(n_drawn()); }
-  // Which tokens may be drawn next, to be written in `words`. Only if its request has a constraint.
+  // How the token after the next `ahead` ones is to be drawn.
+  SampleRule rule(int64_t ahead) const { return request_.options.sampling.rule(n_drawn() + ahead); }
+  // Which tokens may be drawn there, if the first `ahead` guesses are right; to be written in `words`. Only
+  // if its request has a constraint.
   bool has_constraint() const { return constraint_ != nullptr; }
-  WantedMask wanted_mask(std::span<uint32_t> words) {
-    return {constraint_.get(), !parser_->is_thinking(), words};
+  WantedMask wanted_mask(std::span<uint32_t> words, int64_t ahead) {
+    Constraint* constraint =
+        ahead == 0 ? constraint_.get() : &constraints_ahead_[static_cast<size_t>(ahead - 1)];
+    return {constraint, !parser_->is_thinking(), words};
   }
   // Takes the drawn token. If the answer goes on, next_token() is the next one to be computed.
   void push(const TokenRecord& drawn);
   int32_t next_token() const { return next_token_; }
+  // The guesses of the tokens after the next one, for a step that verifies them. begin_guesses() forgets the
+  // last step's; may_guess(): the next step may verify one more; room for its row is there.
+  void begin_guesses();
+  bool may_guess() const;
+  void guess(int32_t token);
+  const std::vector<int32_t>& guesses() const { return guesses_; }
+  // After push() in that step: whether the token was the next guess. Then the step has drawn one more token.
+  bool accepts_guess();
+  // How many tokens the sequence keeps after that step; counts the guesses.
+  int64_t end_guesses();
   // Whether the listener asks for the end; interrupt() ends the answer with what is there.
   bool is_interrupted() { return listener_->is_interrupted(); }
   void interrupt() { finish(FinishReason::interrupted); }
@@ -166,8 +179,11 @@ class Sequence : public SequenceState {
   Request request_;
   Listener* listener_ = nullptr;
   std::optional<CompletionParser> parser_;
-  std::unique_ptr<Constraint> constraint_;  // null: none
-  std::optional<CallParser> calls_;         // of a request with tools
+  std::unique_ptr<Constraint> constraint_;     // null: none
+  std::vector<Constraint> constraints_ahead_;  // after each guess
+  std::vector<int32_t> guesses_;               // of the current step
+  int64_t n_accepted_ = 0;                     // of these
+  std::optional<CallParser> calls_;            // of a request with tools
   StopStrings stops_{{}};
   Clock::time_point begun_;  // when the prompt, then the answer, began
   int32_t next_token_ = -1;
