@@ -238,8 +238,8 @@ void Sequence::begin_guesses() {
 // A guess stays in the page of the next token, which is reserved; its row must fit into the buffer beside
 // those that all tokens of the step select. What follows the end of thinking or of the answer is not guessed.
 bool Sequence::may_guess() const {
-  const int64_t n = std::ssize(guesses_), n_held = cached_->n_tokens(), n_wanted = request_.options.n_most();
-  if (n_held % kPageTokens + n + 1 >= kPageTokens || n + 1 >= context_left()) return false;
+  const int64_t n = std::ssize(guesses_), n_wanted = request_.options.n_most();
+  if (cached_->n_tokens() % kPageTokens + n + 1 >= kPageTokens || n + 1 >= context_left()) return false;
   if (n_wanted >= 0 && n_drawn() + n + 1 >= n_wanted) return false;
   const int64_t topk = std::min(engine_.args().index_topk, engine_.plan().cache.max_context);
   if (!cached_->is_resident() && (n + 2) * (topk + 1) > cached_->n_slots()) return false;
