@@ -49,7 +49,8 @@ StageCache::StageCache(Backend& backend, const CachePlan& plan, int64_t first_la
 
 // Decode reads slots, and so does prefill of a resident sequence. Other rows are streamed through windows in
 // prefill, or read in the row pool.
-void StageCache::begin_step(std::span<CachedSequence* const> sequences, int64_t n_held, Role role) {
+void StageCache::begin_step(std::span<CachedSequence* const> sequences, int64_t n_held, Role role,
+                            int64_t first) {
   const auto n_long = std::ranges::count(sequences, false, &CachedSequence::is_resident);
   const bool reads_slots = role == Role::decode || n_long == 0;
   has_buffers_ = reads_slots && n_long > 0;
@@ -62,7 +63,7 @@ void StageCache::begin_step(std::span<CachedSequence* const> sequences, int64_t 
     key_table_.set_line(line, sequences[i]->key_pages());
     if (source_ == Source::slots) slot_table_.set_line(line, sequences[i]->slot_pages());
   }
-  for (int64_t layer = first_layer_; has_buffers_ && layer < end_layer_; ++layer) {
+  for (int64_t layer = first; has_buffers_ && layer < end_layer_; ++layer) {
     std::vector<TopkBuffer> buffers(sequences.size());  // a resident sequence has none
     for (size_t i = 0; i < sequences.size(); ++i) {
       int32_t* its = state(sequences[i]->share(), layer);

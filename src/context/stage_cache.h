@@ -77,8 +77,9 @@ class StageCache {
   const LayerPool& keys() const { return keys_; }
 
   // Takes the sequences of a step, in the order of its `seq` numbers: in decode that of each token; in
-  // prefill there is one sequence, which held n_held tokens before the step.
-  void begin_step(std::span<CachedSequence* const> sequences, int64_t n_held, Role role);
+  // prefill there is one sequence, which held n_held tokens before the step. The step enters no layer before
+  // `first`.
+  void begin_step(std::span<CachedSequence* const> sequences, int64_t n_held, Role role, int64_t first);
   // Whether the current step looks up rows in top-k buffers.
   bool has_buffers() const { return has_buffers_; }
   // The view of one layer for that step's operations, valid until the next begin_step(). Enter layers in

@@ -71,10 +71,10 @@ void Stage::begin(const Step& step) {
   backend_.begin_step();
   if (laps_) backend_.mark();
   upload(step);
-  cache_.begin_step(step.sequences, step.n_held, step.role);
-  n_logits_ = step.n_logits;
   is_guess_ = step.nth_guess.has_value();
   layer_ = is_guess_ ? args_.n_layers : cache_.first_layer();
+  cache_.begin_step(step.sequences, step.n_held, step.role, layer_);
+  n_logits_ = step.n_logits;
   if (is_last()) place_logits();
 }
 
