@@ -295,7 +295,7 @@ BOOST_AUTO_TEST_CASE(layers_without_an_indexer_of_their_own_are_refused) {
                 {"attention.indexer.types is 0 for layer 1"});
 }
 
-// Layer 1 would be taken for the block for speculation, or be behind the last block.
+// Layer 1 would be taken for the block for drafts, or be behind the last block.
 BOOST_AUTO_TEST_CASE(a_count_that_drops_a_layer_is_refused) {
   for (const bool has_mtp : {false, true}) {
     TinyModel shape = two_layers();
@@ -305,14 +305,14 @@ BOOST_AUTO_TEST_CASE(a_count_that_drops_a_layer_is_refused) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_file_of_the_block_for_speculation_alone_says_so) {
+BOOST_AUTO_TEST_CASE(a_file_of_the_block_for_drafts_alone_says_so) {
   check_refused(two_layers(),
                 [](GgufWriter& model) {
                   std::erase_if(model.tensors(), [](const GgufWriter::Tensor& tensor) {
                     return tensor.name.starts_with("blk.0.") || tensor.name.starts_with("blk.1.");
                   });
                 },
-                {"nothing but the block for speculation (MTP), blk.2"});
+                {"nothing but the block for drafts (MTP), blk.2"});
 }
 
 BOOST_AUTO_TEST_CASE(tensors_of_layers_that_nothing_reads_are_refused_by_name) {

@@ -32,13 +32,22 @@ BOOST_AUTO_TEST_CASE(the_bytes_of_a_file_are_counted_where_they_go) {
           if (tensor.name.starts_with(prefix) && contains(tensor.name, part)) n += tensor.n_bytes;
         return n;
       };
-      BOOST_TEST_REQUIRE(std::ssize(bytes.layers) == args.n_layers);
+      BOOST_TEST_REQUIRE(std::ssize(bytes.layers) == args.n_layers + 1);
       for (size_t i = 0; i < bytes.layers.size(); ++i) {
         const std::string blk = format("blk.%zu.", i);
         BOOST_TEST(bytes.layers[i].experts == of(blk, "_exps."));
-        BOOST_TEST(bytes.layers[i].experts_read == of(blk, "_exps.") / 4);  // 4 of 16
-        BOOST_TEST(bytes.layers[i].core == of(blk, "") - of(blk, "_exps."));
+        BOOST_TEST(bytes.layers[i].core == of(blk, "") - of(blk, "_exps.") - of(blk, "nextn."));
+        BOOST_TEST(bytes.layers[i].is_draft == (i == 5));
+        // 4 of 16; a step without guesses does not read the block for drafts
+        BOOST_TEST(bytes.layers[i].experts_read == (i < 5 ? of(blk, "_exps.") / 4 : 0));
+        BOOST_TEST(bytes.layers[i].core_read() == (i < 5 ? bytes.layers[i].core : 0));
       }
+      BOOST_TEST(bytes.draft == of("blk.5.nextn.", ""));
+      BOOST_TEST(bytes.draft_embedding == (is_tied ? 0 : bytes.embedding));
+      const ModelBytes less = model_bytes(file, args.without_draft());
+      BOOST_TEST(std::ssize(less.layers) == args.n_layers);
+      BOOST_TEST(total_bytes(bytes) - total_bytes(less) == of("blk.5.", ""));
+      BOOST_TEST(total_bytes(without_draft(bytes)) == total_bytes(less));
       BOOST_TEST(bytes.embedding == of("token_embd.weight", ""));
       BOOST_TEST(bytes.embedding_read * static_cast<uint64_t>(args.vocab_size) == bytes.embedding);
       BOOST_TEST(bytes.head ==

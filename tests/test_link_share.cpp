@@ -42,7 +42,7 @@ struct Way {
 // The logits of the first sequence's prompt, and of each token after it.
 std::vector<float> logits_of(const Way& way) {
   const GgufFile file(tiny_path());
-  const ModelArgs args = read_model_args(file);
+  const ModelArgs args = read_model_args(file).without_draft();
   const auto make_backend = [&]() -> std::unique_ptr<Backend> {
     if (way.by_islands) return std::make_unique<IslandBackend>();
     return std::make_unique<ApartBackend>(true);

@@ -55,7 +55,7 @@ BOOST_AUTO_TEST_SUITE(plan)
 // frequencies), whether rows are resident, mirrored or streamed.
 BOOST_AUTO_TEST_CASE(everything_that_is_allocated_is_planned) {
   const GgufFile file(tiny_path());
-  const ModelArgs args = read_model_args(file);
+  const ModelArgs args = read_model_args(file).without_draft();
   for (const bool is_apart : {false, true})
     for (const int64_t n_rows : {kEveryRow, int64_t{70}}) {
       ApartBackend backend(is_apart);

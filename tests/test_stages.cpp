@@ -34,7 +34,7 @@ struct Way {
 struct Islands {
   Way way;
   GgufFile file{tiny_path()};
-  ModelArgs args = read_model_args(file);
+  ModelArgs args = read_model_args(file).without_draft();
   IslandBackend first, second, third;
   std::vector<StageLayers> stages;
   Weights weights;

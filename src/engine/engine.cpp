@@ -29,6 +29,8 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
     if (const std::string why = why_no_gpu(options); !why.empty())
       warnings.push_back(why + ", so the CPU computes");
   warnings.insert(warnings.end(), args.warnings.begin(), args.warnings.end());
+  if (args.n_draft_layers > 0)
+    std::ranges::move(warnings_about_draft(file, args), std::back_inserter(warnings));
   if (!args.has_indexer())
     warnings.push_back(
         format("%s has architecture deepseek2 and no indexer: attention runs dense, answers may be a little "
@@ -76,13 +78,16 @@ PrefixCache::Identity identity_of(const GgufFile& file, const PrefixCacheOptions
 }  // namespace
 
 Engine::Engine(const ModelSource& source, const EngineOptions& options, const BeforeWeights& before_weights)
-    : file_(source.file), args_(source.args), backends_(options.backends) {
+    : file_(source.file),
+      args_(options.n_guesses == 0 ? source.args.without_draft() : source.args),
+      backends_(options.backends) {
+  const ModelBytes bytes = source.bytes_of(args_);
   if (backends_.empty()) {
     EngineOptions for_one = options;  // if the number of sequences is open, it is chosen for the machine
     for_one.max_seqs = std::max<int64_t>(options.max_seqs, 1);
-    backends_ = make_backends(options, suffice_for(args_, source.bytes, for_one));
+    backends_ = make_backends(options, suffice_for(args_, bytes, for_one));
   }
-  const Machine machine = machine_of(backends_, source.bytes);
+  const Machine machine = machine_of(backends_, bytes);
   plan_ = make_plan(args_, with_suitable_batch(args_, options, machine), machine);
   backends_.resize(plan_.stages.size());  // unused backends free their memory at once
   std::vector<StageLayers> stages;

@@ -31,13 +31,18 @@ struct ModelSource {
       std::function<PrefixCache::Identity(const CacheLayout& layout, const std::string& numerics)>;
 
   ModelSource(const GgufFile& file_)  // throws Error{model}
-      : file(&file_), args(read_model_args(file_)), bytes(model_bytes(file_, args)) {}
+      : file(&file_), args(read_model_args(file_)) {}
   ModelSource(const ModelArgs& args_, const ModelBytes& bytes_, Load load_, Identify identify_ = {})
       : args(args_), bytes(bytes_), load(std::move(load_)), identify(std::move(identify_)) {}
 
+  // Of these dimensions: `args`, or `args` without the block for drafts. Throws Error{model}.
+  ModelBytes bytes_of(const ModelArgs& some) const {
+    return file ? model_bytes(*file, some) : some.n_draft_layers > 0 ? bytes : without_draft(bytes);
+  }
+
   const GgufFile* file = nullptr;
   ModelArgs args;
-  ModelBytes bytes;
+  ModelBytes bytes;  // without a file
   Load load;
   Identify identify;
 };

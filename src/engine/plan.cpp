@@ -355,7 +355,8 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
   for (size_t n = machine.is_apart && options.gpus.empty() ? 1 : n_most;; ++n) {
     Machine some = machine;
     some.devices.resize(n);
-    some.weights.layers.resize(static_cast<size_t>(args.n_layers));
+    if (args.n_draft_layers == 0) some.weights = without_draft(std::move(some.weights));
+    some.weights.layers.resize(static_cast<size_t>(args.n_all_layers()));
     MemoryPlanner planner(args, options, some);
     if (n == n_most) return planner.plan();
     if (!options.n_cpu_experts && planner.must_leave()) continue;

@@ -138,9 +138,10 @@ void read_indexer(const Keys& keys, ModelArgs& args) {
 }
 
 void read_experts(const Keys& keys, ModelArgs& args) {
-  args.n_dense_layers = std::min(args.n_layers, keys.size_or("leading_dense_block_count", 0, 0, kMostLayers));
+  args.n_dense_layers =
+      std::min(args.n_all_layers(), keys.size_or("leading_dense_block_count", 0, 0, kMostLayers));
   if (args.n_dense_layers > 0) args.inter_dim = keys.uniform_size("feed_forward_length", kWidestDim);
-  if (args.n_dense_layers == args.n_layers) return;
+  if (args.n_dense_layers == args.n_all_layers()) return;
 
   args.n_routed_experts = keys.size("expert_count", kMostExperts);
   args.n_activated_experts = keys.size("expert_used_count", args.n_routed_experts);
@@ -163,9 +164,9 @@ void read_experts(const Keys& keys, ModelArgs& args) {
   if (gating != 2) keys.refuse("expert_gating_func", "is %u, expected 2 (sigmoid)", gating);
 }
 
-// Blocks after the model's layers must be MTP blocks (for speculation), which are skipped. Any other block is
-// a layer that block_count misses.
-void check_blocks(const Keys& keys, const ModelArgs& args) {
+// Blocks after the model's layers must be blocks for drafts (MTP), of which the first is used. Any other
+// block is a layer that block_count misses.
+void read_blocks(const Keys& keys, ModelArgs& args) {
   std::set<int64_t> blocks, with_nextn;
   for (const GgufTensor& tensor : keys.file().tensors()) {
     const int64_t block = block_of(tensor.name);
@@ -174,15 +175,16 @@ void check_blocks(const Keys& keys, const ModelArgs& args) {
   }
   if (!blocks.contains(0) && !with_nextn.empty())
     fail(ErrorKind::model,
-         format("%s holds nothing but the block for speculation (MTP), blk.%lld",
+         format("%s holds nothing but the block for drafts (MTP), blk.%lld",
                 visible(keys.file().path()).c_str(), as_ll(*with_nextn.begin())),
-         "the model itself is another file; dsv32 does without this one");
+         "name the model's file, and this one with --draft-model");
   for (const int64_t block : blocks)
     if (block >= args.n_layers && !with_nextn.contains(block))
       keys.refuse(
           "block_count",
           "less nextn_predict_layers is %lld, but there is a layer blk.%lld, which has no nextn.* tensors",
           as_ll(args.n_layers), as_ll(block));
+  args.n_draft_layers = with_nextn.contains(args.n_layers);
 }
 
 // Warns of tensors outside the blocks that nothing reads; refuses those that would change the computation.
@@ -236,7 +238,7 @@ ModelArgs read_model_args(const GgufFile& file) {
     keys.refuse("block_count", "is %lld, expected more than the %lld of nextn_predict_layers",
                 as_ll(n_blocks), as_ll(n_draft_blocks));
   args.n_layers = n_blocks - n_draft_blocks;
-  check_blocks(keys, args);
+  read_blocks(keys, args);
   check_outer_tensors(file, args);
   args.dim = keys.size("embedding_length", kWidestDim);
   args.max_seq_len = keys.size("context_length", kLongestContext);
@@ -249,6 +251,29 @@ ModelArgs read_model_args(const GgufFile& file) {
     read_indexer(keys, args);
   read_experts(keys, args);
   return args;
+}
+
+std::vector<std::string> warnings_about_draft(const GgufFile& file, const ModelArgs& args) {
+  constexpr double kFewBits = 4;  // of a weight; with Q4_0 and its like, 4.5, guesses are still right
+  std::set<int64_t> blocks;
+  std::set<std::string> types;
+  for (const GgufTensor& tensor : file.tensors()) {
+    const int64_t block = block_of(tensor.name);
+    if (block >= args.n_layers) blocks.insert(block);
+    if (block != args.n_layers || tensor.n_bytes == 0) continue;
+    const TypeTraits& type = traits(tensor.type);
+    if (type.block_bytes * 8.0 / type.block_values < kFewBits) types.insert(type.name);
+  }
+  std::vector<std::string> warnings;
+  if (blocks.size() > 1)
+    warnings.push_back(format("%s has %zu blocks for drafts: the first, blk.%lld, is used",
+                              visible(file.path()).c_str(), blocks.size(), as_ll(args.n_layers)));
+  if (!types.empty())
+    warnings.push_back(format(
+        "%s has %s in its block for drafts, blk.%lld: few guesses will be right; formats of 8 bits suit it",
+        visible(file.path()).c_str(), some_names({types.begin(), types.end()}).c_str(),
+        as_ll(args.n_layers)));
+  return warnings;
 }
 
 }  // namespace dsv32

@@ -43,6 +43,11 @@ struct ModelArgs {
   std::vector<std::string> warnings;  // assumptions made, tensors ignored
 
   int64_t n_all_layers() const { return n_layers + n_draft_layers; }
+  ModelArgs without_draft() const {
+    ModelArgs args = *this;
+    args.n_draft_layers = 0;
+    return args;
+  }
   bool has_indexer() const { return index_topk > 0; }
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   // (1 + 0.1 * mscale * ln factor)^2 / sqrt(qk_head_dim)
@@ -54,7 +59,11 @@ int64_t block_of(std::string_view name);
 // The first few names and the number of the others, for a message.
 std::string some_names(const std::vector<std::string>& names);
 
-// Throws Error{model} naming the key, the value and what was expected.
+// Throws Error{model} naming the key, the value and what was expected. If the file has blocks for drafts,
+// n_draft_layers is 1.
 ModelArgs read_model_args(const GgufFile& file);
+
+// What a user should hear if the block for drafts is used.
+std::vector<std::string> warnings_about_draft(const GgufFile& file, const ModelArgs& args);
 
 }  // namespace dsv32

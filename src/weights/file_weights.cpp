@@ -33,8 +33,9 @@ Shape shape_of(int64_t n_cols, int64_t n_rows = 1, int64_t n_mats = 1) {
 
 class FileWeights : public WeightSource {
  public:
-  // Both must outlive the object. Without a loader it gives shapes only.
-  FileWeights(const GgufFile& file, Loader* loader) : WeightSource(loader), file_(file), loader_(loader) {}
+  // All must outlive the object. Without a loader it gives shapes only.
+  FileWeights(const GgufFile& file, const ModelArgs& args, Loader* loader)
+      : WeightSource(loader), file_(file), args_(args), loader_(loader) {}
 
   bool has(const std::string& name) const override { return file_.find_tensor(name) != nullptr; }
 
@@ -123,14 +124,14 @@ class FileWeights : public WeightSource {
     for (const auto& [backend, matrix] : banded_) backend->put_in_bands(matrix);
   }
 
-  // Throws Error{model} naming the tensors of blocks before end_layer that nothing has read. Exceptions:
-  // scales of activations, which only other programs' arithmetic uses, and attn_kv_b where the file has it in
-  // two parts too.
-  void refuse_unread(int64_t end_layer) const {
+  // Throws Error{model} naming the tensors of the layers that nothing has read. Exceptions: scales of
+  // activations, which only other programs' arithmetic uses, and attn_kv_b where the file has it in two parts
+  // too.
+  void refuse_unread() const {
     std::vector<std::string> unread;
     for (const GgufTensor& tensor : file_.tensors()) {
       const int64_t block = block_of(tensor.name);
-      if (block < 0 || block >= end_layer || found_.contains(&tensor)) continue;
+      if (block < 0 || block >= args_.n_all_layers() || found_.contains(&tensor)) continue;
       const std::string blk = format("blk.%lld.", as_ll(block));
       if (tensor.name.ends_with(".input_scale") ||
           (tensor.name.starts_with(blk + "attn_kv_b.") && has(blk + "attn_k_b.weight")))
@@ -142,12 +143,18 @@ class FileWeights : public WeightSource {
            format("%s: dsv32 does not compute with tensor %s: without %s the answers would be others",
                   visible(file_.path()).c_str(), some_names(unread).c_str(),
                   unread.size() > 1 ? "them" : "it"),
-           "the file is of another kind of model than DeepSeek-V3.2, or of a newer converter");
+           is_of_draft(unread.front())
+               ? kWithoutDraft
+               : "the file is of another kind of model than DeepSeek-V3.2, or of a newer converter");
   }
 
  private:
+  static constexpr const char* kWithoutDraft = "--draft off runs the model without this block";
+  bool is_of_draft(const std::string& name) const { return block_of(name) >= args_.n_layers; }
+
   [[noreturn]] void refuse(const std::string& name, const std::string& problem, const char* hint = "") const {
-    fail(ErrorKind::model, visible(file_.path()) + ": tensor " + name + " " + problem, hint);
+    fail(ErrorKind::model, visible(file_.path()) + ": tensor " + name + " " + problem,
+         is_of_draft(name) ? kWithoutDraft : hint);
   }
 
   const GgufTensor& find(const std::string& name, const Shape& ne) {
@@ -185,6 +192,7 @@ class FileWeights : public WeightSource {
   bool is_mapped() const { return !is_real_ || backend_->works_in_host_memory(); }
 
   const GgufFile& file_;
+  const ModelArgs& args_;
   Loader* loader_;
   std::vector<std::pair<Backend*, WeightMatrix>> banded_;
   std::set<const GgufTensor*> found_;
@@ -195,9 +203,9 @@ class FileWeights : public WeightSource {
 Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places,
                      const LoadProgress& progress) {
   Loader loader(file);
-  FileWeights source(file, &loader);
+  FileWeights source(file, args, &loader);
   Weights weights = bind_weights(source, args, places);
-  source.refuse_unread(args.n_layers);
+  source.refuse_unread();
   loader.run(progress);
   source.put_in_bands();
   return weights;
@@ -208,9 +216,9 @@ Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backe
 }
 
 Weights file_shapes(const GgufFile& file, const ModelArgs& args) {
-  FileWeights source(file, nullptr);
+  FileWeights source(file, args, nullptr);
   Weights weights = bind_shapes(source, args);
-  source.refuse_unread(args.n_layers);
+  source.refuse_unread();
   return weights;
 }
 

@@ -23,10 +23,28 @@ LayerBytes layer_bytes(const LayerWeights& layer, const ModelArgs& args) {
           link_window_bytes(routed)};
 }
 
+void add_draft(const Weights& weights, const ModelArgs& args, ModelBytes& bytes) {
+  const DraftWeights& draft = weights.draft;
+  LayerBytes& layer = bytes.layers.back();
+  layer.is_draft = true, layer.experts_read = layer.link_read = 0;
+  const bool has_embed = draft.embed.data != weights.embed.data,
+             has_head = draft.head.data != weights.head.data;
+  bytes.draft = stored_bytes(draft.eh_proj) + 3 * static_cast<uint64_t>(args.dim) * sizeof(float);
+  if (has_embed) bytes.draft += stored_bytes(draft.embed);
+  if (has_head) bytes.draft += stored_bytes(draft.head);
+  bytes.draft_embedding = has_embed || bytes.tied > 0 ? 0 : bytes.embedding;
+}
+
 }  // namespace
 
+ModelBytes without_draft(ModelBytes bytes) {
+  std::erase_if(bytes.layers, [](const LayerBytes& layer) { return layer.is_draft; });
+  bytes.draft = bytes.draft_embedding = 0;
+  return bytes;
+}
+
 uint64_t core_bytes(const ModelBytes& bytes) {
-  uint64_t n_bytes = bytes.embedding + bytes.head - bytes.tied;
+  uint64_t n_bytes = bytes.embedding + bytes.head - bytes.tied + bytes.draft;
   for (const LayerBytes& layer : bytes.layers) n_bytes += layer.core;
   return n_bytes;
 }
@@ -44,13 +62,14 @@ bool has_experts(const ModelBytes& bytes) {
 ModelBytes model_bytes(const Weights& weights, const ModelArgs& args) {
   ModelBytes bytes;
   for (const LayerWeights& layer : weights.layers) bytes.layers.push_back(layer_bytes(layer, args));
-  const LayerWeights& last = weights.layers.back();
+  const LayerWeights& last = weights.layers[static_cast<size_t>(args.n_layers) - 1];
   bytes.format = (last.is_dense ? last.mlp.w1 : last.experts.routed.w1).type;
   bytes.embedding = stored_bytes(weights.embed);
   bytes.embedding_read = weights.embed.row_bytes;
   bytes.head = stored_bytes(weights.head) + static_cast<uint64_t>(args.dim) * sizeof(float);
   const bool is_tied = weights.head.data && weights.head.data == weights.embed.data;
   bytes.tied = is_tied ? bytes.embedding : 0;
+  if (args.n_draft_layers > 0) add_draft(weights, args, bytes);
   return bytes;
 }
 

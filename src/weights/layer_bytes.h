@@ -20,16 +20,23 @@ struct LayerBytes {
   uint64_t experts_read = 0;  // of the experts that a token chooses
   uint64_t link_read = 0;     // of these, what crosses the link if the host has the experts
   uint64_t link_window = 0;   // device memory for a round of it (backend/link_share.h)
+  bool is_draft = false;      // the block for drafts: a step without guesses does not read it
+
+  uint64_t core_read() const { return is_draft ? 0 : core; }
 };
 
 struct ModelBytes {
-  std::vector<LayerBytes> layers;
+  std::vector<LayerBytes> layers;              // [n_all_layers]
   uint64_t embedding = 0, embedding_read = 0;  // with the first layer
   uint64_t head = 0;                           // with the last layer; read whole
   uint64_t tied = 0;                           // of the head, what lies in the embedding on the same device
+  uint64_t draft = 0;                          // of the block for drafts, beside its layer
+  uint64_t draft_embedding = 0;                // with it, unless its device has the embedding
   TensorType format = TensorType::f32;         // of most weights that a token reads
 };
 
+ModelBytes without_draft(ModelBytes bytes);
+// On a single device.
 uint64_t total_bytes(const ModelBytes& bytes);
 uint64_t core_bytes(const ModelBytes& bytes);  // without the routed experts
 bool has_experts(const ModelBytes& bytes);

@@ -18,10 +18,14 @@ constexpr int64_t kPatternRows = 61;
 class RandomWeights : public WeightSource {
  public:
   RandomWeights(const ModelArgs& args, const SyntheticTypes& types, bool is_real)
-      : WeightSource(is_real), n_layers_(args.n_layers), types_(types) {}
+      : WeightSource(is_real), n_layers_(args.n_all_layers()), types_(types) {}
 
-  // Gate and up are separate tensors; there are no factors.
-  bool has(const std::string& name) const override { return name.find("gate_up") == name.npos; }
+  // Gate and up are separate tensors, a block for drafts has the model's embedding and head; there are no
+  // factors.
+  bool has(const std::string& name) const override {
+    return name.find("gate_up") == name.npos && !name.ends_with("embed_tokens.weight") &&
+           !name.ends_with("shared_head_head.weight");
+  }
   std::vector<float> scales(const std::string&, int64_t) override { return {}; }
 
   // The deviation makes outputs as large as inputs, and embeddings of magnitude 1.

@@ -118,11 +118,33 @@ LayerWeights bind_layer(WeightSource& bind, int64_t layer, const ModelArgs& a, P
   return w;
 }
 
+// The last backend needs an embedding of its own unless it can read the model's, or has it as the head.
+WeightMatrix bind_draft_embed(WeightSource& bind, const std::string& own, const ModelArgs& a,
+                              const Weights& model, bool can_read_embed) {
+  if (bind.has(own)) return bind.matrix(own, a.dim, a.vocab_size);
+  if (can_read_embed) return model.embed;
+  if (!bind.has("output.weight")) return model.head;
+  return bind.matrix("token_embd.weight", a.dim, a.vocab_size);
+}
+
+DraftWeights bind_draft(WeightSource& bind, const ModelArgs& a, const Weights& model, bool can_read_embed) {
+  const std::string blk = format("blk.%lld.nextn.", as_ll(a.n_layers));
+  const std::string head = blk + "shared_head_head.weight", norm = blk + "shared_head_norm.weight";
+  DraftWeights w;
+  w.embed = bind_draft_embed(bind, blk + "embed_tokens.weight", a, model, can_read_embed);
+  w.head = bind.has(head) ? bind.matrix(head, a.dim, a.vocab_size) : model.head;
+  w.eh_proj = bind.matrix(blk + "eh_proj.weight", 2 * a.dim, a.dim);
+  w.enorm = bind.vector(blk + "enorm.weight", a.dim);
+  w.hnorm = bind.vector(blk + "hnorm.weight", a.dim);
+  w.norm = bind.vector(bind.has(norm) ? norm : "output_norm.weight", a.dim);
+  return w;
+}
+
 }  // namespace
 
 Weights bind_weights(WeightSource& bind, const ModelArgs& args, const WeightPlaces& places) {
   Backend& first = places.backend(0);
-  Backend& last = places.backend(args.n_layers - 1);
+  Backend& last = places.backend(args.n_all_layers() - 1);
   Weights weights;
   bind.place_on(first);
   weights.embed = bind.matrix("token_embd.weight", args.dim, args.vocab_size);
@@ -133,12 +155,15 @@ Weights bind_weights(WeightSource& bind, const ModelArgs& args, const WeightPlac
     weights.head = bind.matrix("output.weight", args.dim, args.vocab_size);
   else if (&first != &last)
     weights.head = bind.matrix("token_embd.weight", args.dim, args.vocab_size);
-  for (int64_t layer = 0; layer < args.n_layers; ++layer) {
+  for (int64_t layer = 0; layer < args.n_all_layers(); ++layer) {
     bind.place_on(places.backend(layer));
     const uint64_t n_bytes_before = bind.n_bytes_found();
     weights.layers.push_back(bind_layer(bind, layer, args, places.experts(layer)));
     weights.layers.back().n_bytes = bind.n_bytes_found() - n_bytes_before;
   }
+  bind.place_in(Place::device);
+  if (args.n_draft_layers > 0)
+    weights.draft = bind_draft(bind, args, weights, &first == &last || last.works_in_host_memory());
   return weights;
 }
 

@@ -27,7 +27,7 @@ std::string write_model(const TempDir& dir) {
 // The logits of the prompt's last token and of each decoded one; the prompt's chunks are given without
 // waiting.
 std::vector<float> logits_of(const GgufFile& file, int64_t border, int64_t buffer_rows) {
-  const ModelArgs args = read_model_args(file);
+  const ModelArgs args = read_model_args(file).without_draft();
   const std::unique_ptr<Backend> first = make_cuda_backend(0),
                                  second = make_cuda_backend(n_cuda_devices() > 1 ? 1 : 0);
   std::vector<StageLayers> stages{{first.get(), border}};

@@ -38,7 +38,7 @@ struct CompanyLogits {
 
 inline CompanyLogits run_together(Backend& backend, const GgufFile& file, const Company& company) {
   constexpr int64_t kMaxTokens = 512;
-  const ModelArgs args = read_model_args(file);
+  const ModelArgs args = read_model_args(file).without_draft();
   const Weights weights = load_weights(file, args, backend);
   const int64_t context = company.longest + company.n_decoded, n_seqs = company.n_seqs;
   CachePlan plan;

@@ -19,7 +19,7 @@ struct ForwardScene {
   TempDir dir;
   GgufFile file{write_model(dir)};
   Backend& backend;
-  const ModelArgs args = read_model_args(file);
+  const ModelArgs args = read_model_args(file).without_draft();
   const Weights weights = load_weights(file, args, backend);
   const StageLayers stage{&backend, args.n_layers};
   LatentCache cache;

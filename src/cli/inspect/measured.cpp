@@ -128,6 +128,7 @@ class TimedSteps {
 MeasuredModel::MeasuredModel(const Options& options) : types_(options.bench.types) {
   if (!options.bench.is_synthetic) file_.emplace(find_model(options));
   args_ = file_ ? read_model_args(*file_) : full_size_args(options.bench.n_layers, options.bench.n_dense);
+  if (options.engine.n_guesses == 0) args_ = args_.without_draft();
   if (options.command == Command::inspect_plan && !file_) args_.max_seq_len = kRealContext;
   bytes_ = file_ ? model_bytes(*file_, args_) : model_bytes(args_, types_);
 }
