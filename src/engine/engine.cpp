@@ -39,8 +39,8 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
   return warnings;
 }
 
-// Names all that decides bits: the backends, from which layer on each computes if they differ, and the layers
-// whose experts the host computes in decode.
+// Names all that decides bits, and whether pages hold the block for drafts: the backends, from which layer on
+// each computes if they differ, and the layers whose experts the host computes in decode.
 std::string numerics_of(const Backends& backends, const MemoryPlan& plan) {
   std::string names = backends.front()->numerics(), last = names;
   for (size_t i = 1; i < backends.size(); ++i) {
@@ -48,6 +48,7 @@ std::string numerics_of(const Backends& backends, const MemoryPlan& plan) {
     if (numerics != last) names += format(" %s from layer %ld", numerics.c_str(), plan.stages[i].first_layer);
     last = numerics;
   }
+  if (plan.cache.n_draft_layers > 0) names += " with drafts";
   if (plan.n_host_expert_bytes == 0) return names;
   names += " " + CpuBackend(1).numerics() + (plan.n_link_bytes_read > 0 ? " and link" : "") + " experts";
   for (size_t l = 0; l < plan.has_host_experts.size(); ++l)
@@ -88,6 +89,7 @@ Engine::Engine(const ModelSource& source, const EngineOptions& options, const Be
     backends_ = make_backends(options, suffice_for(args_, bytes, for_one));
   }
   const Machine machine = machine_of(backends_, bytes);
+  args_ = with_suitable_draft(args_, options, machine);
   plan_ = make_plan(args_, with_suitable_batch(args_, options, machine), machine);
   backends_.resize(plan_.stages.size());  // unused backends free their memory at once
   std::vector<StageLayers> stages;
@@ -188,7 +190,9 @@ std::string why_no_gpu([[maybe_unused]] const EngineOptions& options) {
 #endif
 }
 
-Suffices suffice_for(const ModelArgs& args, const ModelBytes& bytes, const EngineOptions& options) {
+Suffices suffice_for(const ModelArgs& some, const ModelBytes& bytes, const EngineOptions& options) {
+  // The block for drafts is a reason for more of them only when guesses are asked for.
+  const ModelArgs args = options.n_guesses.value_or(0) > 0 ? some : some.without_draft();
   return [=](const Backends& backends) {
     const auto plan = if_it_fits([&] { return make_plan(args, options, machine_of(backends, bytes)); });
     return plan && (plan->n_host_expert_bytes == 0 || options.n_cpu_experts);

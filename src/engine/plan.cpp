@@ -115,8 +115,9 @@ class MemoryPlanner {
   // weights and a step leave on the devices.
   int64_t fitting_context(uint64_t n_step, uint64_t n_more) const {
     const CacheLayout& layout = plan_.cache.layout;
-    const auto row_bytes = static_cast<uint64_t>(args_.n_layers * layout.row_bytes());
-    const auto key_bytes = static_cast<uint64_t>(args_.n_layers * layout.key_page_bytes() / kPageTokens);
+    const auto row_bytes = static_cast<uint64_t>(args_.n_all_layers() * layout.row_bytes());
+    const auto key_bytes =
+        static_cast<uint64_t>(args_.n_all_layers() * layout.key_page_bytes() / kPageTokens);
     const uint64_t n_host =
         less_bytes(machine_.host.n_bytes_free, plan_.n_mask_bytes) / (options_.host_mem ? 1 : 2);
     const uint64_t n_devices = machine_.devices.size();
@@ -133,7 +134,7 @@ class MemoryPlanner {
 
   int64_t choose_context(int64_t chunk) const {
     if (options_.context) return *options_.context;
-    const uint64_t n_step = step_bytes(std::max(chunk, options_.max_seqs), args_.max_seq_len);
+    const uint64_t n_step = step_bytes(std::max(chunk, plan_.cache.max_step_tokens()), args_.max_seq_len);
     const int64_t n_fitting = fitting_context(n_step, 0) / kPageTokens * kPageTokens;
     return std::clamp(n_fitting, std::min<int64_t>(kPageTokens, args_.max_seq_len), args_.max_seq_len);
   }
@@ -151,16 +152,19 @@ class MemoryPlanner {
     CachePlan& cache = plan_.cache;
     plan_.n_weight_bytes = n_weights_;
     plan_.n_host_scratch_bytes = machine_.host.n_bytes_used;
-    plan_.stages = {{.n_logit_bytes = Stage::logit_bytes(args_, options_.max_seqs) +
-                                      RowSampler::n_bytes(options_.max_seqs, args_.vocab_size)}};
-    if (machine_.is_apart) plan_.n_mask_bytes = RowSampler::n_mask_bytes(options_.max_seqs, args_.vocab_size);
     cache = {.layout = {options_.kv_type, args_.kv_lora_rank, args_.qk_rope_head_dim,
                         args_.has_indexer() ? args_.index_head_dim : 0},
              .is_apart = machine_.is_apart,
-             .n_layers = args_.n_layers,
+             .n_layers = args_.n_all_layers(),
+             .n_draft_layers = args_.n_draft_layers,
              .max_seqs = options_.max_seqs};
+    if (args_.n_draft_layers > 0) cache.n_guesses = options_.n_guesses.value_or(kMostGuesses);
+    const int64_t n_most = cache.max_step_tokens();
+    plan_.stages = {
+        {.n_logit_bytes = Stage::logit_bytes(args_, n_most) + RowSampler::n_bytes(n_most, args_.vocab_size)}};
+    if (machine_.is_apart) plan_.n_mask_bytes = RowSampler::n_mask_bytes(n_most, args_.vocab_size);
     cache.max_context = choose_context(chunk);
-    plan_.chunk = std::max(std::min(chunk, cache.max_context), options_.max_seqs);
+    plan_.chunk = std::max(std::min(chunk, cache.max_context), n_most);
     plan_.n_activation_bytes = step_bytes(plan_.chunk, cache.max_context);
     cache.pool_tokens = choose_pool();
     cache.key_tokens =
@@ -284,10 +288,10 @@ class MemoryPlanner {
   // Everything on one device, except perhaps the experts.
   Placement on_one_device(bool host_has_experts) const {
     Placement placement;
-    placement.devices = {{0, args_.n_layers, 0, 0}};
+    placement.devices = {{0, args_.n_all_layers(), 0, 0}};
     for (const LayerBytes& layer : machine_.weights.layers)
       placement.has_host_experts.push_back(host_has_experts && layer.experts > 0);
-    placement.has_host_experts.resize(static_cast<size_t>(args_.n_layers));
+    placement.has_host_experts.resize(static_cast<size_t>(args_.n_all_layers()));
     return placement;
   }
 
@@ -305,15 +309,16 @@ class MemoryPlanner {
         const LayerBytes& layer = model.layers[l];
         const bool is_host = plan_.has_host_experts[l];
         stage.n_weight_bytes += layer.core + (is_host ? 0 : layer.experts);
-        stage.n_bytes_read += layer.core + (is_host ? 0 : layer.experts_read);
+        stage.n_bytes_read += layer.core_read() + (is_host ? 0 : layer.experts_read);
         if (!is_host) continue;
         stage.n_expert_window_bytes = plan_.expert_window_bytes;
         plan_.n_host_expert_bytes += layer.experts, plan_.n_host_bytes_read += layer.experts_read;
         if (machine_.link_adds) plan_.n_link_bytes_read += layer.link_read;
       }
       if (i == 0) stage.n_weight_bytes += model.embedding, stage.n_bytes_read += model.embedding_read;
-      if (stage.end_layer == args_.n_layers) {
+      if (stage.end_layer == args_.n_all_layers()) {
         stage.n_weight_bytes += model.head - (i == 0 ? model.tied : 0), stage.n_bytes_read += model.head;
+        stage.n_weight_bytes += model.draft + (i == 0 ? 0 : model.draft_embedding);
         stage.n_logit_bytes = n_logit_bytes;
       }
       if (stage.n_expert_window_bytes > 0) plan_.n_mailbox_bytes += kMailboxBytes;
@@ -363,6 +368,20 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
     const auto plan = if_it_fits([&] { return planner.plan(); });
     if (plan && (plan->n_host_expert_bytes == 0 || options.n_cpu_experts)) return *plan;
   }
+}
+
+// --- Drafts
+
+ModelArgs with_suitable_draft(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
+  if (options.n_guesses.value_or(1) > 0 && args.n_draft_layers > 0) {
+    if (options.n_guesses) return args;
+    const auto plan_of = [&](const ModelArgs& some) {
+      return make_plan(some, with_suitable_batch(some, options, machine), machine);
+    };
+    const auto drafting = if_it_fits([&] { return plan_of(args); });
+    if (drafting && drafting->offers_no_less(plan_of(args.without_draft()))) return args;
+  }
+  return args.without_draft();
 }
 
 // --- How many sequences

@@ -1,7 +1,8 @@
 // The memory plan: what a model with a given context needs, and where, before anything is allocated.
 //
 // One list of items serves `inspect plan`, the check that all of them fit, and the choice of open options:
-// devices, the layers of each, the layers whose experts the host keeps, context, chunk and top-k buffer.
+// devices, the layers of each, the layers whose experts the host keeps, context, chunk, top-k buffer, and
+// whether there are drafts.
 // Allocations follow the plan to the byte; a test compares the backend's own count with it. plan.cpp chooses,
 // plan_items.cpp counts bytes.
 #pragma once
@@ -107,7 +108,7 @@ struct MemoryPlan {
   CachePlan cache;
   int64_t chunk = 0;                   // most tokens of a step
   std::vector<StagePlan> stages;       // in the order of their layers
-  std::vector<bool> has_host_experts;  // [n_layers]
+  std::vector<bool> has_host_experts;  // [n_all_layers]
   uint64_t n_weight_bytes = 0;         // of the layers that run, wherever they lie
   uint64_t n_host_expert_bytes = 0;
   uint64_t n_mailbox_bytes = 0;     // of host memory, if the host keeps experts
@@ -121,6 +122,13 @@ struct MemoryPlan {
   uint64_t n_device_bytes_read() const;  // of the other weights
   uint64_t n_bytes_read() const { return n_device_bytes_read() + n_host_bytes_read; }
   int64_t n_host_expert_layers() const { return std::ranges::count(has_host_experts, true); }
+  // The layers of a stage without the block for drafts.
+  int64_t n_model_layers(const StagePlan& stage) const {
+    return std::min(stage.end_layer, cache.n_layers - cache.n_draft_layers) - stage.first_layer;
+  }
+  // Whether all experts lie on the devices, no more devices are used than in the other plan, and sequences
+  // have at least as much room.
+  bool offers_no_less(const MemoryPlan& other) const;
 
   struct Item {
     const char* key;   // in JSON
@@ -148,6 +156,10 @@ inline int64_t least_buffer_pages(const ModelArgs& args) { return pages_for(args
 // not fit the model (a context beyond the model's, a buffer smaller than top-k), Error{memory} when the
 // machine has no room, naming the first thing that does not fit.
 MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
+
+// `args`, without the block for drafts if that is not to be used: with n_guesses 0; and where n_guesses is
+// open, unless the plan with it offers no less. Throws as make_plan() does.
+ModelArgs with_suitable_draft(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
 
 // What `make` returns; nothing when it throws Error{memory}.
 template <typename Make>

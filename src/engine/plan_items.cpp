@@ -81,6 +81,16 @@ void MemoryPlan::check_room(const Machine& machine) const {
     if (!machine.is_apart || item.place == Place::host) check_item(item, n_free);
 }
 
+bool MemoryPlan::offers_no_less(const MemoryPlan& other) const {
+  const auto rows = [](const MemoryPlan& plan) {
+    return plan.cache.has_buffers() ? plan.cache.buffer_rows : kEveryRow;
+  };
+  return n_host_expert_bytes == 0 && stages.size() <= other.stages.size() && chunk >= other.chunk &&
+         cache.max_context >= other.cache.max_context && cache.max_seqs >= other.cache.max_seqs &&
+         cache.pool_tokens >= other.cache.pool_tokens && cache.key_tokens >= other.cache.key_tokens &&
+         cache.slot_tokens >= other.cache.slot_tokens && rows(*this) >= rows(other);
+}
+
 uint64_t MemoryPlan::n_device_bytes_read() const {
   uint64_t n = 0;
   for (const StagePlan& stage : stages) n += stage.n_bytes_read;

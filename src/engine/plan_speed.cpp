@@ -1,5 +1,5 @@
-// What a plan expects of GPUs, links and host memory. Rates of GPUs stand in gpu_kinds.cpp, those of formats
-// here; both, and the shares of them that are reached, come from docs/performance.md.
+// What a plan expects of GPUs, links and host memory, without drafts. Rates of GPUs stand in gpu_kinds.cpp,
+// those of formats here; both, and the shares of them that are reached, come from docs/performance.md.
 #include "engine/plan.h"
 
 #include <algorithm>
@@ -96,8 +96,8 @@ double prompt_seconds(const MemoryPlan& plan, const Machine& machine, std::span<
     uint64_t n_streamed = 0;
     for (auto l = static_cast<size_t>(stage.first_layer); l < static_cast<size_t>(stage.end_layer); ++l)
       n_streamed += plan.has_host_experts[l] ? machine.weights.layers[l].experts : 0;
-    const double share = static_cast<double>(stage.end_layer - stage.first_layer) /
-                         static_cast<double>(plan.has_host_experts.size());
+    const double share = static_cast<double>(plan.n_model_layers(stage)) /
+                         static_cast<double>(plan.cache.n_layers - plan.cache.n_draft_layers);
     const double link_rate = std::min(rates[i].link, machine.host_rate.value_or(kHostRate) / n_devices);
     const double seconds =
         std::max(n_chunk * share / rates[i].prompt, static_cast<double>(n_streamed) / link_rate);
@@ -125,7 +125,7 @@ std::optional<PlanSpeed> expected_speed(const ModelArgs& args, const MemoryPlan&
     const StagePlan& stage = plan.stages[i];
     rates.push_back(rates_of(kind_of(machine, i), format));
     link_rate = std::min(link_rate, rates[i].link);
-    speed.gpu_seconds += static_cast<double>(stage.end_layer - stage.first_layer) * rates[i].layer_seconds +
+    speed.gpu_seconds += static_cast<double>(plan.n_model_layers(stage)) * rates[i].layer_seconds +
                          static_cast<double>(stage.n_bytes_read) / rates[i].bytes;
   }
   const uint64_t n_host = machine.is_apart ? plan.n_host_bytes_read : plan.n_bytes_read();

@@ -26,7 +26,7 @@ LayerBytes layer_bytes(const LayerWeights& layer, const ModelArgs& args) {
 void add_draft(const Weights& weights, const ModelArgs& args, ModelBytes& bytes) {
   const DraftWeights& draft = weights.draft;
   LayerBytes& layer = bytes.layers.back();
-  layer.is_draft = true, layer.experts_read = layer.link_read = 0;
+  layer = {.core = layer.core + layer.experts, .is_draft = true};
   const bool has_embed = draft.embed.data != weights.embed.data,
              has_head = draft.head.data != weights.head.data;
   bytes.draft = stored_bytes(draft.eh_proj) + 3 * static_cast<uint64_t>(args.dim) * sizeof(float);

@@ -20,7 +20,9 @@ struct LayerBytes {
   uint64_t experts_read = 0;  // of the experts that a token chooses
   uint64_t link_read = 0;     // of these, what crosses the link if the host has the experts
   uint64_t link_window = 0;   // device memory for a round of it (backend/link_share.h)
-  bool is_draft = false;      // the block for drafts: a step without guesses does not read it
+  // The block for drafts. Its experts, which no prompt needs, stay on the device and are part of `core`; a
+  // step without guesses does not read it.
+  bool is_draft = false;
 
   uint64_t core_read() const { return is_draft ? 0 : core; }
 };

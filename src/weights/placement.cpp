@@ -38,6 +38,8 @@ HostLayers part(const HostLayers& on_host, size_t first, size_t end) {
   return {on_host.begin() + static_cast<long>(first), on_host.begin() + static_cast<long>(end)};
 }
 
+bool ends_in_draft(const PlacementInput& input) { return input.model.layers.back().is_draft; }
+
 // Layers on one device, and the bytes they take.
 struct Stage {
   HostLayers on_host;
@@ -54,10 +56,14 @@ Stage make_stage(const PlacementInput& input, int64_t n_rows, size_t first, Host
   stage.n_bytes = input.device_bytes +
                   on_host.size() * (input.layer_bytes + static_cast<uint64_t>(n_rows) * input.row_bytes);
   if (first == 0) stage.n_bytes += model.embedding, stage.n_read += model.embedding_read;
-  if (has_head) stage.n_bytes += model.head - (first == 0 ? model.tied : 0), stage.n_read += model.head;
+  if (has_head) {
+    stage.n_bytes += model.head + model.draft + (first == 0 ? 0 : model.draft_embedding);
+    stage.n_bytes -= first == 0 ? model.tied : 0;
+    stage.n_read += model.head;
+  }
   for (size_t i = 0; i < on_host.size(); ++i) {
     const LayerBytes& layer = model.layers[first + i];
-    stage.n_bytes += layer.core, stage.n_read += layer.core;
+    stage.n_bytes += layer.core, stage.n_read += layer.core_read();
     (on_host[i] ? stage.host_bytes : stage.n_bytes) += layer.experts;
     (on_host[i] ? stage.host_read : stage.n_read) += layer.experts_read;
   }
@@ -91,7 +97,7 @@ class Borders {
         most_read_(most_read),
         best_(n_devices() + 1, std::vector<Cost>(n_layers() + 1)) {
     best_[n_devices()][n_layers()] = {0, 0};
-    for (size_t first = n_layers(); first-- > 0;)
+    for (size_t first = n_layers() - ends_in_draft(in_); first-- > 0;)
       for (size_t end = first + 1; end <= n_layers(); ++end)
         if (!weigh(first, end)) break;
   }
@@ -219,7 +225,8 @@ HostLayers wished_host_layers(const PlacementInput& input) {
       fail_memory(format("what device %zu needs beside layers", device).c_str(), taken(first), n_room,
                   "a smaller context (-c) or --chunk needs less, a larger --gpu-mem allows more");
     size_t end = first;
-    while (end + n_later < on_host.size() && taken(end + 1) <= n_room) ++end;
+    const size_t n_kept = n_later == 0 ? 0 : n_later + ends_in_draft(input);
+    while (end + n_kept < on_host.size() && taken(end + 1) <= n_room) ++end;
     if (end == first || n_later == 0) {
       const char* experts = on_host[end] ? " without its experts" : " with its experts";
       if (input.model.layers[end].experts == 0) experts = "";
@@ -288,7 +295,8 @@ Placement placement_of(const PlacementInput& input, const Borders& borders, int6
 }  // namespace
 
 Placement place_layers(const PlacementInput& input) {
-  assert(!input.device_room.empty() && input.device_room.size() <= input.model.layers.size());
+  assert(!input.device_room.empty() &&
+         input.device_room.size() + ends_in_draft(input) <= input.model.layers.size());
   assert(0 <= input.least_rows && input.least_rows <= input.most_rows);
   const HostLayers wished = wished_host_layers(input);
   const std::optional<int64_t> n_rows = most_rows(input, wished);

@@ -1,7 +1,8 @@
 // Decides which layers lie on which device, and which layers' experts in host memory: a pure function of
 // sizes.
 //
-// Each device gets a stage of at least one layer; all borders between stages are tried. As few bytes of
+// Each device gets a stage of at least one layer; all borders between stages are tried. The block for drafts
+// lies on the last device, behind a layer of the model. As few bytes of
 // experts as possible go to the host. With several devices the experts of a few more layers may go
 // (kLayersForEvenness) if then the stage that reads most for a decode token reads less: a prompt passes
 // through the devices at the pace of the slowest. Among equals, borders are as early as possible. The top-k
