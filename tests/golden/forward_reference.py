@@ -125,6 +125,7 @@ class Reference:
         self.cfg, self.kv, self.dtype, self.wrong = cfg, kv, dtype, wrong
         self.w = {name: torch.from_numpy(array).to(dtype) for name, array in weights.items()}
         self.n = 0
+        self.first_position = 0  # of the first token
         zeros = lambda width: [torch.zeros(capacity, width, dtype=dtype) for _ in range(cfg["n_layers"])]
         self.latents, self.k_pes, self.index_keys = (
             zeros(cfg["kv_rank"]),
@@ -138,24 +139,30 @@ class Reference:
 
     def forward(self, tokens):
         """Appends tokens [n]. Returns logits [n, vocab], gap [n] (distance of the nearest choice from a tie), stages."""
-        positions = torch.arange(self.n, self.n + len(tokens))
-        self.begin, self.end = self.n, self.n + len(tokens)
-        frequencies = rope_frequencies(self.cfg, self.dtype, self.wrong != "no_yarn")
-        angles = positions.to(self.dtype)[:, None] * frequencies
-        magnitude = self._mscale() if self.wrong == "yarn_magnitude" else 1.0
-        self.cos, self.sin = angles.cos() * magnitude, angles.sin() * magnitude
-        self.visible = torch.arange(self.end)[None, :] <= positions[:, None]
-        self.gap = torch.full((len(tokens),), math.inf)
-        self.stages = {}
+        self._begin(len(tokens))
         h = self.w["token_embd.weight"][torch.as_tensor(tokens, dtype=torch.long)]
         for layer in range(self.cfg["n_layers"]):
-            h = h + self._attention(layer, self._norm(layer, "attn_norm", h))
-            h = h + self._ffn(layer, self._norm(layer, "ffn_norm", h))
-            self._keep(layer, "h", h)
+            h = self._run_layer(layer, h)
         final = self._rms(h, self.w["output_norm.weight"])
         self.stages["final_norm"] = final
         self.n = self.end
         return final @ self.w["output.weight"].T, self.gap, self.stages
+
+    def _begin(self, n_new):
+        positions = torch.arange(self.n, self.n + n_new)
+        self.begin, self.end = self.n, self.n + n_new
+        frequencies = rope_frequencies(self.cfg, self.dtype, self.wrong != "no_yarn")
+        angles = (positions + self.first_position).to(self.dtype)[:, None] * frequencies
+        magnitude = self._mscale() if self.wrong == "yarn_magnitude" else 1.0
+        self.cos, self.sin = angles.cos() * magnitude, angles.sin() * magnitude
+        self.visible = torch.arange(self.end)[None, :] <= positions[:, None]
+        self.gap = torch.full((n_new,), math.inf)
+        self.stages = {}
+
+    def _run_layer(self, layer, h):
+        h = h + self._attention(layer, self._norm(layer, "attn_norm", h))
+        h = h + self._ffn(layer, self._norm(layer, "ffn_norm", h))
+        return self._keep(layer, "h", h)
 
     def _keep(self, layer, stage, value):
         self.stages[f"layer.{layer}.{stage}"] = value.reshape(len(self.gap), -1)

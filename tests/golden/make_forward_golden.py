@@ -25,7 +25,8 @@ ARCH = "deepseek32"
 BASE = dict(vocab=288, dim=64, inter=96, moe_inter=16, n_layers=2, n_dense_layers=1, n_heads=3, q_rank=32,
             kv_rank=32, nope=16, rope=16, v=16, index_heads=16, index_dim=32, index_topk=16, n_experts=8,
             n_active_experts=2, n_groups=1, n_limited_groups=1, route_scale=2.5, rope_theta=10000.0,
-            rope_factor=40.0, rope_original=4096, n_tokens=120, stages=False, min_gap=1e-3)
+            rope_factor=40.0, rope_original=4096, n_tokens=120, stages=False, min_gap=1e-3,
+            n_draft_layers=0, draft_own=False)
 CONFIGS = {
     # Every size its own; values narrower than the rope-less keys.
     "small": dict(seed=1, q_rank=40, kv_rank=48, nope=32, v=24, index_topk=8, stages=True),
@@ -58,7 +59,7 @@ def tensor_shapes(cfg):
         "output_norm.weight": ((dim,), 0),
         "output.weight": ((cfg["vocab"], dim), dim),
     }
-    for layer in range(cfg["n_layers"]):
+    for layer in range(n_all_layers(cfg)):
         block = {
             "attn_norm.weight": ((dim,), 0),
             "attn_q_a.weight": ((q_rank, dim), dim),
@@ -94,8 +95,30 @@ def tensor_shapes(cfg):
                 "ffn_up_shexp.weight": ((moe, dim), dim),
                 "ffn_down_shexp.weight": ((dim, moe), moe / 2),
             }
+        if layer >= cfg["n_layers"]:
+            block |= draft_shapes(cfg)
         shapes |= {f"blk.{layer}.{name}": value for name, value in block.items()}
     return shapes
+
+
+def n_all_layers(cfg):
+    return cfg["n_layers"] + cfg["n_draft_layers"]
+
+
+def draft_shapes(cfg):
+    """What a block for drafts has beside its layer. With draft_own nothing is the model's."""
+    dim, vocab = cfg["dim"], cfg["vocab"]
+    shapes = {
+        "nextn.eh_proj.weight": ((dim, 2 * dim), 2 * dim),
+        "nextn.enorm.weight": ((dim,), 0),
+        "nextn.hnorm.weight": ((dim,), 0),
+    }
+    own = {
+        "nextn.embed_tokens.weight": ((vocab, dim), 1),
+        "nextn.shared_head_norm.weight": ((dim,), 0),
+        "nextn.shared_head_head.weight": ((vocab, dim), dim),
+    }
+    return shapes | own if cfg["draft_own"] else shapes
 
 
 def stored_as_f32(name, array):
@@ -118,7 +141,7 @@ def draw_weights(cfg, rng):
         if not stored_as_f32(name, array):
             array = torch.from_numpy(array).to(torch.bfloat16).float().numpy()
         weights[name] = array
-    for layer in range(cfg["n_layers"]):
+    for layer in range(n_all_layers(cfg)):
         shrink_odd_tiles(weights, f"blk.{layer}.")
     return weights
 
@@ -153,12 +176,13 @@ def vocabulary(n_tokens):
 
 
 def write_gguf(path, name, cfg, weights):
+    """Writes the file and checks that the package's reader gives the same weights."""
     w = gguf.GGUFWriter(str(path), ARCH)
     w.add_name(f"random weights, configuration '{name}'")
     w.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     w.add_quantization_version(2)
     integers = {
-        "block_count": cfg["n_layers"],
+        "block_count": n_all_layers(cfg),
         "context_length": 8192,
         "embedding_length": cfg["dim"],
         "feed_forward_length": cfg["inter"],
@@ -194,6 +218,8 @@ def write_gguf(path, name, cfg, weights):
         "rope.scaling.yarn_beta_slow": 1.0,
         "expert_weights_scale": cfg["route_scale"],
     }
+    if cfg["n_draft_layers"]:
+        integers["nextn_predict_layers"] = cfg["n_draft_layers"]
     for key, value in integers.items():
         w.add_uint32(f"{ARCH}.{key}", value)
     for key, value in floats.items():
@@ -220,6 +246,9 @@ def write_gguf(path, name, cfg, weights):
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
     w.close()
+    stored = read_gguf(path)
+    same = [np.array_equal(stored[t], a) and stored[t].shape == a.shape for t, a in weights.items()]
+    check(all(same) and len(stored) == len(same), "GGUF round trip")
 
 
 def read_gguf(path):
@@ -391,9 +420,6 @@ def make(name, folder):
     weights = draw_weights(cfg, rng)
     gguf_path, bin_path = folder / f"forward_{name}.gguf", folder / f"forward_{name}.bin"
     write_gguf(gguf_path, name, cfg, weights)
-    stored = read_gguf(gguf_path)
-    same = [np.array_equal(stored[t], a) and stored[t].shape == a.shape for t, a in weights.items()]
-    check(all(same) and len(stored) == len(same), "GGUF round trip")
     tokens, n_changed = choose_tokens(cfg, weights, rng)
     print(f"{name}: {n_changed} of {len(tokens)} tokens changed to avoid ties")
 
