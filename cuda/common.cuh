@@ -165,6 +165,41 @@ DSV32_DEVICE bool has_buffer(const CacheView& cache, int64_t seq) {
   return cache.buffers && cache.buffers[seq].n_slots > 0;
 }
 
+// The tokens of a sequence in a decode step: n of them, and how many are before the one that asks. Their
+// lines in the table of buffers are consecutive and equal.
+struct SequenceTokens {
+  int n_before = 0, n = 1;
+
+  // seq: has a buffer.
+  static DSV32_DEVICE SequenceTokens of(const CacheView& cache, int64_t n_seqs, int64_t seq) {
+    const int32_t* own = cache.buffers[seq].slot_pos;
+    int n_before = 0, n_after = 0;
+    DSV32_UNROLL for (int i = 1; i < kMostSequenceTokens; ++i) {  // no load waits for another
+      const bool is_before = seq >= i && cache.buffers[seq - i].slot_pos == own,
+                 is_after = seq + i < n_seqs && cache.buffers[seq + i].slot_pos == own;
+      n_before += is_before, n_after += is_after;
+    }
+    return {n_before, n_before + 1 + n_after};
+  }
+};
+
+// What the claims of a sequence's n newest positions take, one after the other (claim_newest() of
+// src/context/topk_buffer). own[j]: in: where position j lies already, or -1; out: what its claim takes: the
+// same, unless an earlier claim took it; else the first in `order` that is left. `order` has the first n
+// victims.
+DSV32_DEVICE void claim_in_turn(int n, const int (&order)[kMostSequenceTokens],
+                                int (&own)[kMostSequenceTokens]) {
+  DSV32_UNROLL for (int j = 0; j < kMostSequenceTokens; ++j) {
+    const auto is_left = [&](int place) {
+      bool is_taken = false;
+      DSV32_UNROLL for (int i = 0; i < j; ++i) is_taken |= own[i] == place;
+      return !is_taken;
+    };
+    if (j >= n || (own[j] >= 0 && is_left(own[j]))) continue;
+    DSV32_UNROLL for (int i = j; i >= 0; --i) if (is_left(order[i])) own[j] = order[i];
+  }
+}
+
 // The start of the key page that holds `pos`.
 DSV32_DEVICE uint8_t* key_page(const CacheView& cache, int64_t page_bytes, int64_t seq, int64_t pos) {
   return cache.key_pages +

@@ -18,7 +18,8 @@
 // One exception: only resolve_kernel writes a layer's top-k buffers; resolve_kernel and the storing of tokens
 // (token_work.cuh) read them before the wait. Every resolve_kernel calls let_next_start() after its own wait,
 // so kernels after another layer's resolve_kernel start only when this layer's is complete. With a single
-// layer, a copy or the edge of a recorded step separates those of two steps.
+// layer, a copy or the edge of a recorded step separates those of two steps. Within a step no two of a layer
+// have the same sequence, unless a slice ends within it: then the second one reads after the wait.
 #pragma once
 
 #include <concepts>

@@ -6,6 +6,10 @@
 // writes the buffer's state (dependent.cuh), so each block reads it into a hash table before it waits. Then
 // all selected positions are looked up at once. A miss starts its row's copy over the link; victims are
 // chosen meanwhile.
+//
+// The tokens of a sequence are resolved by the blocks of the first, one after the other: for each next one
+// the state is read again. The first token's claims are those of all, also of tokens that a later slice of
+// the step resolves; a slice that begins within a sequence claims nothing.
 
 #include "cuda/common.cuh"
 
@@ -71,42 +75,71 @@ struct SlotTable {
     return -1;
   }
 
-  // Reads the buffer and claims a slot for the newest position as claim_newest() does: it becomes the last in
-  // order. Called by all threads; reads the state past L1. All see the table after the next barrier.
-  DSV32_DEVICE void read(const TopkBuffer& buffer, int newest) const {
+  // Reads the buffer and claims slots for the n_new newest positions, from `first` on, as claim_newest() does
+  // one after the other: they become the last in order. Called by all threads; reads the state past L1. All
+  // see the table after the next barrier.
+  DSV32_DEVICE void read(const TopkBuffer& buffer, int first, int n_new) const {
     constexpr int kBatch = 5;  // loads of a thread in flight together
-    __shared__ int own_slot, own_place;
     const int thread = static_cast<int>(threadIdx.x), n = buffer.n_slots;
-    if (thread == 0) own_slot = kEmptySlot, own_place = 0;
     for (int i = thread; i < Room::kChains / 4; i += kResolveThreads)
       reinterpret_cast<int4*>(chains)[i] = make_int4(-1, -1, -1, -1);
     for (int i = thread; i < Room::words(n); i += kResolveThreads) hits[i] = 0;
-    __syncthreads();
-#pragma unroll kBatch
-    for (int slot = thread; slot < n; slot += kResolveThreads)
-      if (__ldcg(buffer.slot_pos + slot) == newest) own_slot = slot;
-    __syncthreads();
-    if (own_slot != kEmptySlot) {
-      for (int i = thread; i < n; i += kResolveThreads)
-        if (__ldcg(buffer.order + i) == own_slot) own_place = i;
-      __syncthreads();
-    }
-    const int own = own_place;  // in order, of the newest position's slot
-    for (int first = thread; first < n; first += kBatch * kResolveThreads) {
+    int claimed[kMostSequenceTokens];  // places in order
+    find_claimed(buffer, first, n_new, claimed);
+    for (int begin = thread; begin < n; begin += kBatch * kResolveThreads) {
       int slot[kBatch], pos[kBatch];
       DSV32_UNROLL for (int k = 0; k < kBatch; ++k) {
-        const int i = first + k * kResolveThreads;
+        const int i = begin + k * kResolveThreads;
         slot[k] = i < n ? __ldcg(buffer.order + i) : 0;
       }
       DSV32_UNROLL for (int k = 0; k < kBatch; ++k) pos[k] = __ldcg(buffer.slot_pos + slot[k]);
       DSV32_UNROLL for (int k = 0; k < kBatch; ++k) {
-        const int i = first + k * kResolveThreads, to = i < own ? i : i == own ? n - 1 : i - 1;
+        const int i = begin + k * kResolveThreads;
+        int to = i, known = pos[k];
         if (i >= n) break;
+        DSV32_UNROLL for (int j = 0; j < kMostSequenceTokens; ++j) to -= claimed[j] < i;
+        DSV32_UNROLL for (int j = 0; j < kMostSequenceTokens; ++j) if (claimed[j] == i) to = n - n_new + j,
+                                                                                        known = first + j;
         slots[to] = slot[k];
-        const int known = i == own ? newest : pos[k];
         if (known != kEmptySlot) insert(to, known);
       }
     }
+  }
+
+ private:
+  // The places in order of the slots that the new positions claim; INT_MAX where there is no such position.
+  // Called by all threads. Begins or ends with a barrier.
+  DSV32_DEVICE static void find_claimed(const TopkBuffer& buffer, int first, int n_new,
+                                        int (&claimed)[kMostSequenceTokens]) {
+    __shared__ int own_slots[kMostSequenceTokens], own_places[kMostSequenceTokens];
+    __shared__ bool has_own;
+    const int thread = static_cast<int>(threadIdx.x), n = buffer.n_slots;
+    if (thread < kMostSequenceTokens) own_slots[thread] = kEmptySlot, own_places[thread] = -1;
+    if (thread == 0) has_own = false;
+    __syncthreads();
+    if (n_new == 0) {
+      DSV32_UNROLL for (int& place : claimed) place = INT_MAX;
+      return;
+    }
+#pragma unroll 5
+    for (int slot = thread; slot < n; slot += kResolveThreads) {
+      const int j = __ldcg(buffer.slot_pos + slot) - first;
+      if (0 <= j && j < n_new) own_slots[j] = slot, has_own = true;
+    }
+    __syncthreads();
+    if (has_own) {
+      for (int i = thread; i < n; i += kResolveThreads) {
+        const int slot = __ldcg(buffer.order + i);
+        DSV32_UNROLL for (int j = 0; j < kMostSequenceTokens; ++j) if (slot == own_slots[j]) own_places[j] =
+            i;
+      }
+      __syncthreads();
+    }
+    constexpr int kFirstPlaces[] = {0, 1, 2, 3};
+    static_assert(std::size(kFirstPlaces) == kMostSequenceTokens);
+    DSV32_UNROLL for (int j = 0; j < kMostSequenceTokens; ++j) claimed[j] = own_places[j];
+    claim_in_turn(n_new, kFirstPlaces, claimed);
+    DSV32_UNROLL for (int j = 0; j < kMostSequenceTokens; ++j) if (j >= n_new) claimed[j] = INT_MAX;
   }
 };
 
@@ -121,9 +154,10 @@ struct RowFetch {
   const Resolve& op;
   const SlotTable& table;
   const Room& room;
-  const int32_t *selected, *row_pages, *slot_pages;
-  uint64_t* arrived;  // the warp's
-  int n;              // entries
+  const int32_t *row_pages, *slot_pages;
+  uint64_t* arrived;                  // the warp's
+  const int32_t* selected = nullptr;  // of the token
+  int n = 0;                          // entries
   uint32_t parity = 0;
   bool is_under_way = false;
 
@@ -276,70 +310,102 @@ DSV32_DEVICE void place_rows(const TopkBuffer& buffer, const SlotTable& table, c
   }
 }
 
+// Resolves the selected positions of token t. Called by all threads of the team when the table has the
+// state, all blocks have arrived at the cluster, and n_fetched is 0. Returns how many rows this block
+// fetches.
+template <bool kFetches>
+DSV32_DEVICE int resolve_token(const Resolve& op, const TopkBuffer& buffer, const SlotTable& table,
+                               const Team& team, RowFetch& fetch, int t, int* n_fetched) {
+  const int n = __ldcg(op.n_selected + t);
+  fetch.selected = op.selected + t * op.topk, fetch.n = n;
+  look_up<kFetches>(table, team, fetch.selected, n, n_fetched);
+  if (kFetches) fetch.start(0);
+  __syncthreads();
+  const int n_own = kFetches ? *n_fetched : 0;
+  if (team.size > 1) wait_for_cluster();  // all blocks have read the state
+  const int n_misses = count_before(table.misses, Room::words(n));
+  write_order(buffer, table, team, buffer.n_slots - n, n_misses);
+  __syncthreads();
+  place_rows(buffer, table, team, fetch.slot_pages, n, op.row_ids + t * op.topk, op.misses + t * op.topk);
+  if (team.rank == 0 && threadIdx.x == 0) {
+    op.n_misses[t] = n_misses;
+    atomicAdd(reinterpret_cast<unsigned long long*>(op.tally), static_cast<unsigned long long>(n));
+    atomicAdd(reinterpret_cast<unsigned long long*>(op.tally + 1), static_cast<unsigned long long>(n_misses));
+  }
+  return n_own;
+}
+
 // selected -> slots: hits stay, misses take the oldest stale slots; order becomes stale | loaded | hits, each
 // part in its previous order (topk_buffer.h). kFetches: also slot = host row, for every missing row.
-// One team per token; each token has its own sequence. Without a buffer a row lies in the slot of its
-// position. Each block resolves all entries, fetches the missing rows among every size-th entry and writes a
-// share of the state after all blocks have read it. kInShared: the table is in shared memory; else in scratch
-// memory, which may be written only after the wait.
+// One team per token, from first_token on; the team of a sequence's first token resolves them all. Without a
+// buffer a row lies in the slot of its position. Each block resolves all entries, fetches the missing rows
+// among every size-th entry and writes a share of the state after all blocks have read it. kInShared: the
+// table is in shared memory; else in scratch memory, which may be written only after the wait. A token's rows
+// travel while the state is read again for the sequence's next.
 // Bound by latency: loading the selection, one load over the link, the copy to the slots. Measured (H100,
 // 2026-11-24), added to a layer of decode with 4160 slots, 2048 selected: 7 us by one block that fetches
 // nothing; 10 us by eight until the missing rows are there.
 template <bool kFetches, bool kInShared>
 __global__ void __launch_bounds__(kResolveThreads)
-    resolve_kernel(const __grid_constant__ Resolve op, const Room room, uint8_t* scratch) {
+    resolve_kernel(const __grid_constant__ Resolve op, const Room room, int first_token, uint8_t* scratch) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint64_t arrived[kWarps];
   __shared__ int n_fetched;
   const Team team;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
-  const int64_t t = blockIdx.x / team.size, seq = op.step.seq[t];
+  const int t = first_token + static_cast<int>(blockIdx.x) / team.size, seq = op.step.seq[t];
   const TopkBuffer buffer = op.cache.buffers[seq];
-  const int32_t *selected = op.selected + t * op.topk,
-                *slot_pages = op.cache.slot_pages + seq * op.cache.max_pages,
+  SequenceTokens tokens;
+  if (buffer.n_slots > 0) tokens = SequenceTokens::of(op.cache, op.step.n_seqs, seq);
+  if (t > 0 && tokens.n_before > 0) return wait_for_inputs();
+  const int32_t *slot_pages = op.cache.slot_pages + seq * op.cache.max_pages,
                 *row_pages = op.cache.row_pages + seq * op.cache.max_pages;
-  int64_t* row_ids = op.row_ids + t * op.topk;
-  const int newest = op.step.pos[t];
-  const SlotTable table(kInShared ? shared : scratch + t * room.n_bytes(), room);
-  if (kInShared && buffer.n_slots > 0) {
+  const int newest = op.step.pos[t], n_new = tokens.n_before > 0 ? 0 : tokens.n;
+  const int n_tokens = min(static_cast<int>(op.step.n_tokens) - t, tokens.n - tokens.n_before);
+  const SlotTable table(kInShared ? shared : scratch + (t - first_token) * room.n_bytes(), room);
+  const auto read_state = [&](int n_claims) {
     if (thread == 0) n_fetched = 0;
-    if (kFetches) RowFetch::prepare(&arrived[warp]);
-    table.read(buffer, newest);
+    table.read(buffer, newest, n_claims);
     if (team.size > 1) arrive_at_cluster();
-    if (kFetches) touch_pages(row_pages, newest / kPageTokens + 1);
-    touch_pages(slot_pages, (buffer.n_slots - 1) / kPageTokens + 1);
+  };
+  const bool reads_early = kInShared && n_new > 0;  // else another slice of the step may be writing it
+  if (buffer.n_slots > 0) {
+    if (kFetches) RowFetch::prepare(&arrived[warp]);
+    if (reads_early) read_state(n_new);
+    if (kFetches) touch_pages(row_pages, (newest + n_tokens - 1) / kPageTokens + 1);
+    if (kInShared) touch_pages(slot_pages, (buffer.n_slots - 1) / kPageTokens + 1);
   }
   __syncthreads();
   wait_for_inputs();
   let_next_start();  // only after the wait: the rule's exception (dependent.cuh)
 
-  const int n = __ldcg(op.n_selected + t);
   if (buffer.n_slots == 0) {
+    const int n = __ldcg(op.n_selected + t);
+    const int32_t* selected = op.selected + t * op.topk;
     for (int e = team.rank * kResolveThreads + thread; e < n; e += team.size * kResolveThreads)
-      row_ids[e] = row_of(slot_pages, selected[e]);
+      op.row_ids[t * op.topk + e] = row_of(slot_pages, selected[e]);
     if (team.rank == 0 && thread == 0) op.n_misses[t] = 0;
     return;
   }
-  if (!kInShared) {
-    table.read(buffer, newest);
+  if (!reads_early) {
+    read_state(n_new);
     __syncthreads();
   }
-  look_up<kFetches>(table, team, selected, n, &n_fetched);
-  RowFetch fetch{op, table, room, selected, row_pages, slot_pages, &arrived[warp], n};
-  if (kFetches) fetch.start(0);
-  __syncthreads();
-  if (team.size > 1) wait_for_cluster();  // all blocks have read the state
-  const int n_misses = count_before(table.misses, Room::words(n));
-  write_order(buffer, table, team, buffer.n_slots - n, n_misses);
-  __syncthreads();
-  place_rows(buffer, table, team, slot_pages, n, row_ids, op.misses + t * op.topk);
-  if (team.rank == 0 && thread == 0) {
-    buffer.slot_pos[table.slots[buffer.n_slots - 1]] = newest;
-    op.n_misses[t] = n_misses;
-    atomicAdd(reinterpret_cast<unsigned long long*>(op.tally), static_cast<unsigned long long>(n));
-    atomicAdd(reinterpret_cast<unsigned long long*>(op.tally + 1), static_cast<unsigned long long>(n_misses));
+  RowFetch fetch{op, table, room, row_pages, slot_pages, &arrived[warp]};
+  const int end = t + n_tokens;
+  for (int own = t, next; own < end; own = next) {
+    const int n_own = resolve_token<kFetches>(op, buffer, table, team, fetch, own, &n_fetched);
+    if (own == t && team.rank == 0 && thread < n_new)
+      buffer.slot_pos[table.slots[buffer.n_slots - n_new + thread]] = newest + thread;
+    for (next = own + 1; next < end && __ldcg(op.n_selected + next) == 0; ++next)
+      if (team.rank == 0 && thread == 0) op.n_misses[next] = 0;
+    if (next < end) {
+      team.sync();  // all blocks have written their share of the state
+      read_state(0);
+    }
+    if (kFetches) fetch.finish_all(n_own);
+    __syncthreads();
   }
-  if (kFetches) fetch.finish_all(n_fetched);
 }
 
 Room room_of(const Resolve& op) {
@@ -355,19 +421,11 @@ Room room_to_fetch(const Resolve& op) {
   return room;
 }
 
-// The operation for its tokens [first, first + n).
-Resolve part_of(Resolve op, int64_t first, int64_t n) {
-  op.step.n_tokens = n, op.step.pos += first, op.step.seq += first;
-  op.selected += first * op.topk, op.row_ids += first * op.topk, op.misses += first * op.topk;
-  op.n_selected += first, op.n_misses += first;
-  return op;
-}
-
 template <typename Kernel>
 void launch_resolve(const Resolve& op, const Room& room, Kernel* kernel, unsigned n_cluster,
                     const Launch& launch) {
   launch_kernel(kernel, {op.step.n_tokens * n_cluster, kResolveThreads, room.n_bytes(), n_cluster}, launch,
-                op, room, static_cast<uint8_t*>(nullptr));
+                op, room, 0, static_cast<uint8_t*>(nullptr));
 }
 
 }  // namespace
@@ -392,8 +450,8 @@ void resolve(const Resolve& op, bool fetches, const Launch& launch) {
   auto* scratch = launch.workspace->take<uint8_t>(n_together * n_bytes);
   for (int64_t first = 0; first < n_tokens; first += n_together) {
     const int64_t n = std::min(n_together, n_tokens - first);
-    launch_kernel(resolve_kernel<false, false>, {n, kResolveThreads}, launch, part_of(op, first, n), room,
-                  scratch);
+    launch_kernel(resolve_kernel<false, false>, {n, kResolveThreads}, launch, op, room,
+                  static_cast<int>(first), scratch);
   }
 }
 

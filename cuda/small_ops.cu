@@ -43,7 +43,7 @@ constexpr int kNormThreads = 512, kHeld = 16;  // values of a row that a thread 
 __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNorm op) {
   let_next_start();
   const float* x = op.x + blockIdx.x * op.x_stride;
-  float* out = op.out + blockIdx.x * op.width;
+  float* out = op.out + blockIdx.x * op.out_stride;
   const int first = threadIdx.x, step = blockDim.x, width = static_cast<int>(op.width);
   float weights[kHeld], values[kHeld];
   DSV32_UNROLL for (int k = 0; k < kHeld; ++k) if (first + k * step < width) weights[k] =
@@ -173,7 +173,9 @@ void rms_norm(const RmsNorm& op, const Launch& launch) {
   if (op.n_rows == 0) return;
   if (op.width > INT32_MAX / 2) fail(ErrorKind::internal, "rms_norm: rows of a billion values");
   const int n_threads = op.width > 8 * 128 ? kNormThreads : 128;
-  launch_kernel(rms_norm_kernel, {op.n_rows, n_threads}, launch, op);
+  RmsNorm apart = op;
+  if (apart.out_stride == 0) apart.out_stride = op.width;
+  launch_kernel(rms_norm_kernel, {op.n_rows, n_threads}, launch, apart);
 }
 
 void add(const Add& op, const Launch& launch) {

@@ -10,7 +10,8 @@ namespace dsv32::cuda {
 
 // After norms, rotation and transform, latent rows go to the host pool and to their slots, their scales and
 // the index keys to the key pages. A token has three blocks: for the latent, the index key and the queries'
-// low rank. In a top-k buffer the newest row takes a slot; resolve() records that (resolve.cu).
+// low rank. In a top-k buffer a token's row takes a slot, after those of the tokens of its sequence before
+// it; resolve() records that (resolve.cu).
 
 constexpr int kStoreThreads = 256;
 
@@ -48,21 +49,32 @@ __device__ inline void copy_row(const uint8_t* from, uint8_t* to, int64_t n_byte
     for (int64_t i = threadIdx.x; i < n_bytes; i += blockDim.x) to[i] = from[i];
 }
 
-// The newest position's slot: its own if it has one already, else the next victim's, as in claim_newest() of
-// src/context/topk_buffer. Called by all threads of the block, before the wait: it reads only the output of
-// this layer's resolve() of the step before.
-__device__ inline int find_newest_slot(const TopkBuffer& buffer, int pos) {
+// The slot that a token's position claims in its sequence's buffer, after the sequence's tokens before it, as
+// in claim_newest() of src/context/topk_buffer. Called by all threads of the block, before the wait: it reads
+// only the output of this layer's resolve() of the step before.
+__device__ inline int find_newest_slot(const StepTokens& step, const CacheView& cache, int64_t t) {
   constexpr int kItems = 8;  // loads of a thread in flight together
-  __shared__ int own_slot;
-  if (threadIdx.x == 0) own_slot = __ldcg(buffer.order);
+  __shared__ int own_slots[kMostSequenceTokens];
+  const int64_t seq = step.seq[t];
+  const TopkBuffer buffer = cache.buffers[seq];
+  const int n_before = SequenceTokens::of(cache, step.n_seqs, seq).n_before;
+  const int first = step.pos[t] - n_before;  // the first position that claims
+  int victims[kMostSequenceTokens], taken[kMostSequenceTokens];
+  DSV32_UNROLL for (int j = 0; j < kMostSequenceTokens; ++j) victims[j] =
+      j <= n_before ? __ldcg(buffer.order + j) : kEmptySlot;
+  if (threadIdx.x < kMostSequenceTokens) own_slots[threadIdx.x] = kEmptySlot;
   __syncthreads();
-  int found = kEmptySlot;
 #pragma unroll kItems
-  for (int slot = threadIdx.x; slot < buffer.n_slots; slot += kStoreThreads)
-    if (__ldcg(buffer.slot_pos + slot) == pos) found = slot;
-  if (found != kEmptySlot) own_slot = found;  // in one thread at most
+  for (int slot = threadIdx.x; slot < buffer.n_slots; slot += kStoreThreads) {
+    const int j = __ldcg(buffer.slot_pos + slot) - first;
+    if (0 <= j && j <= n_before) own_slots[j] = slot;
+  }
   __syncthreads();
-  return own_slot;
+  DSV32_UNROLL for (int j = 0; j < kMostSequenceTokens; ++j) taken[j] = own_slots[j];
+  claim_in_turn(n_before + 1, victims, taken);
+  int slot = taken[0];
+  DSV32_UNROLL for (int j = 1; j < kMostSequenceTokens; ++j) if (j == n_before) slot = taken[j];
+  return slot;
 }
 
 // The sum of f(i) for i < n, returned to every thread.
@@ -204,7 +216,7 @@ __device__ inline void store_part(const StoreTokens& op, const StoreRoom& room, 
   prefetch_norm(op, part);
   int64_t slot = op.step.pos[t];
   if (part == StorePart::latent && op.cache.slots != op.cache.rows && has_buffer(op.cache, op.step.seq[t]))
-    slot = find_newest_slot(op.cache.buffers[op.step.seq[t]], static_cast<int>(slot));
+    slot = find_newest_slot(op.step, op.cache, t);
   wait_for_inputs();
   if (part == StorePart::latent) {
     make_latent(op, t, values, turns);

@@ -50,16 +50,15 @@ struct Sampling {
   __device__ bool is_enough() const { return need_low <= static_cast<uint32_t>(4 * n_whole); }
 };
 
-// If there is nothing to choose, selects all visible positions and returns true. Writes n_selected in any
-// case.
+// If there is nothing to choose, selects all positions and returns true. Writes n_selected in any case.
 template <int kThreads>
-__device__ bool select_all(const SelectTopk& op, const Team& team, int64_t t, int32_t n_visible) {
-  const int32_t topk = static_cast<int32_t>(op.topk), n_selected = min(topk, n_visible);
+__device__ bool select_all(const SelectTopk& op, const Team& team, int64_t t, int32_t pos) {
+  const int32_t topk = static_cast<int32_t>(op.topk), n = pos + 1 - op.first, n_selected = min(topk, n);
   if (team.rank == 0 && threadIdx.x == 0) op.n_selected[t] = n_selected;
-  if (op.scores && n_visible > topk) return false;
+  if (op.scores && n > topk) return false;
   for (int i = team.rank * kThreads + static_cast<int>(threadIdx.x); i < n_selected;
        i += team.size * kThreads)
-    op.selected[t * op.topk + i] = i;
+    op.selected[t * op.topk + i] = op.first + i;
   return true;
 }
 
@@ -236,9 +235,9 @@ DSV32_DEVICE void select_ranked(Shared& sm, const Team& team, const Row& row, co
                       });
 }
 
-// selected = the positions s <= pos with the topk largest scores (ties: the lower s), ascending. A cluster of
-// 1 to 8 blocks takes a token; each block has a contiguous part of its row. Bound by the latency of a block's
-// steps, which depend on each other; with many long rows by reading the scores.
+// selected = the positions s from first to pos with the topk largest scores (ties: the lower s), ascending. A
+// cluster of 1 to 8 blocks takes a token; each block has a contiguous part of its row. Bound by the latency
+// of a block's steps, which depend on each other; with many long rows by reading the scores.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads) select_topk_kernel(SelectTopk op, int n_room) {
   extern __shared__ __align__(16) uint32_t words[];
@@ -256,12 +255,12 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) select_topk_kernel(
   __syncthreads();
   arrive_at_cluster();
   const int64_t t = blockIdx.x / team.size;
-  const int32_t n_visible = op.step.pos[t] + 1;
-  const Sampling sampling = Sampling::plan<kThreads>(n_visible, op.topk);
+  const int32_t pos = op.step.pos[t];
+  const Sampling sampling = Sampling::plan<kThreads>(pos + 1, op.topk);
   wait_for_inputs();
   let_next_start();  // late: attention may read older queries before its wait
-  if (!select_all<kThreads>(op, team, t, n_visible))
-    select_ranked<kThreads>(sm, team, row_of(op.scores + t * op.scores_stride, n_visible), sampling,
+  if (!select_all<kThreads>(op, team, t, pos))
+    select_ranked<kThreads>(sm, team, row_of(op.scores + t * op.scores_stride, op.first, pos + 1), sampling,
                             {words, n_room, team.size}, static_cast<uint32_t>(op.topk),
                             op.selected + t * op.topk);
   wait_for_cluster();

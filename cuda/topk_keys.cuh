@@ -217,9 +217,10 @@ struct Row {
     return p;
   }
 };
-DSV32_DEVICE Row row_of(const float* scores, int n) {
+// The scores of positions [first, n).
+DSV32_DEVICE Row row_of(const float* scores, int first, int n) {
   const int skip = static_cast<int>(reinterpret_cast<uintptr_t>(scores) / 4 % 4), end = skip + n;
-  Row row = {scores - skip, skip, end, skip, {}};
+  Row row = {scores - skip, skip + first, end, skip, {}};
   DSV32_UNROLL for (int c = 0; c < 3; ++c) if (end / 4 * 4 + c < end) row.tail[c] =
       row.scores[end / 4 * 4 + c];
   return row;

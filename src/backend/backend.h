@@ -45,9 +45,12 @@ enum class Role {
   decode,   // of each sequence the next token, and perhaps guesses of those that follow
 };
 
+// The most tokens of a sequence in a decode step: the next one and three guesses.
+constexpr int kMostSequenceTokens = 4;
+
 // The tokens of one step, of one or more sequences. In decode each token has a number of its own in `seq`;
-// tokens of the same sequence are adjacent, at positions in a row, with equal lines in the tables of pages
-// and of buffers.
+// tokens of the same sequence are adjacent, at positions in a row, with consecutive numbers and equal lines
+// in the tables of pages and of buffers.
 struct StepTokens {
   int64_t n_tokens = 0;
   int64_t n_seqs = 0;
