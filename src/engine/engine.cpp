@@ -192,7 +192,7 @@ std::string why_no_gpu([[maybe_unused]] const EngineOptions& options) {
 
 Suffices suffice_for(const ModelArgs& some, const ModelBytes& bytes, const EngineOptions& options) {
   // The block for drafts is a reason for more of them only when guesses are asked for.
-  const ModelArgs args = options.n_guesses.value_or(0) > 0 ? some : some.without_draft();
+  const ModelArgs args = options.n_guesses ? some : some.without_draft();
   return [=](const Backends& backends) {
     const auto plan = if_it_fits([&] { return make_plan(args, options, machine_of(backends, bytes)); });
     return plan && (plan->n_host_expert_bytes == 0 || options.n_cpu_experts);

@@ -393,7 +393,8 @@ EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, in
   return options;
 }
 
-int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
+int64_t largest_batch(const ModelArgs& some, const EngineOptions& options, const Machine& machine) {
+  const ModelArgs args = options.n_guesses ? some : some.without_draft();
   const std::optional<int64_t> of_one = host_layers(args, options_for_batch(args, options, 1), machine);
   if (!of_one) return 0;
   EngineOptions same_step = options;

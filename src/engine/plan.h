@@ -40,6 +40,7 @@ using Backends = std::vector<std::shared_ptr<Backend>>;  // one for each device;
 
 struct EngineOptions {
   std::string model_path;
+  std::string draft_path;  // a file with the block for drafts; empty: the model's
   std::string backend = "auto";
   Backends backends;      // for tests: in place of those that `backend` names
   std::vector<int> gpus;  // all of them are used; empty: as few as suffice
@@ -174,8 +175,9 @@ auto if_it_fits(const Make& make) -> std::optional<decltype(make())> try {
 
 // The options for n sequences, each as long as a context, with the rows and keys of all of them.
 EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, int64_t n);
-// The most sequences whose plan fits the machine with no more experts on the host than one sequence's; 0: not
-// even one. Throws Error{usage} as make_plan() does.
+// The most sequences whose plan fits the machine with no more experts on the host than one sequence's, with
+// the block for drafts only if guesses are asked for; 0: not even one. Throws Error{usage} as make_plan()
+// does.
 int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
 // Fills in an open number of sequences (kAsManyAsSuit), and rows and keys for sequences of a usual length:
 // the most sequences that fit with the smallest buffers, up to where more sequences hardly gain speed,

@@ -190,16 +190,23 @@ void GgufFile::append(GgufFile part, uint32_t no, uint32_t count) {
   for (const auto& [key, expected] : {std::pair{"split.no", no}, std::pair{"split.count", count}})
     if (const uint32_t found = part.need_u32(key); found != expected)
       part.fail_at_key(key, format(" is %u, expected %u", found, expected));
-  for (const auto& [name, id] : part.tensor_ids_) {
-    GgufTensor& tensor = part.tensors_[id];
-    Cursor({}, part.path())
-        .check(tensor_ids_.emplace(name, tensors_.size() + id).second, tensor.offset,
+  take(std::move(part), [](const GgufTensor&) { return true; });
+}
+
+void GgufFile::take(GgufFile other, const std::function<bool(const GgufTensor&)>& is_wanted) {
+  std::vector<std::string_view> names(other.tensors_.size());  // in the mapping
+  for (const auto& [name, id] : other.tensor_ids_) names[id] = name;
+  for (size_t id = 0; id < names.size(); ++id) {
+    GgufTensor& tensor = other.tensors_[id];
+    if (!is_wanted(tensor)) continue;
+    Cursor({}, other.path())
+        .check(tensor_ids_.emplace(names[id], tensors_.size()).second, tensor.offset,
                "tensor %s stands in an earlier part too", tensor.name.c_str());
-    tensor.part = static_cast<int>(no);
+    tensor.part += static_cast<int>(files_.size());
+    tensors_.push_back(std::move(tensor));
   }
-  std::move(part.tensors_.begin(), part.tensors_.end(), std::back_inserter(tensors_));
-  std::move(part.files_.begin(), part.files_.end(), std::back_inserter(files_));
-  n_bytes_ += part.n_bytes_;
+  std::ranges::move(other.files_, std::back_inserter(files_));
+  n_bytes_ += other.n_bytes_;
 }
 
 void GgufFile::read(std::span<const uint8_t> bytes) {

@@ -3,12 +3,14 @@
 // Owns the mappings; tensors are views into them and live as long as the GgufFile. Version 3, little-endian.
 // Every count, length, offset and product is checked against the file before it is used, so a damaged or
 // hostile file gives one Error{model} that names file, field and offset. Immutable after opening: any number
-// of threads may read it. The metadata of a split model is that of its first part.
+// of threads may read it. The metadata of a split model, and of one with tensors of another file, is that of
+// its first part.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -39,6 +41,10 @@ class GgufFile : public Metadata {
   // One part alone, over bytes in memory that must outlive it. `name` appears in messages.
   GgufFile(std::span<const uint8_t> bytes, const std::string& name) : Metadata(name) { read(bytes); }
 
+  // Takes the tensors of another model that are wanted; its parts follow this one's. Throws Error{model} when
+  // a tensor's name is here already.
+  void take(GgufFile other, const std::function<bool(const GgufTensor&)>& is_wanted);
+
   uint64_t n_bytes() const { return n_bytes_; }  // of all parts
   size_t n_parts() const { return files_.empty() ? 1 : files_.size(); }
   const std::vector<MappedFile>& files() const { return files_; }  // [n_parts]; empty over bytes in memory
@@ -47,6 +53,9 @@ class GgufFile : public Metadata {
   bool is_unchanged() const { return std::ranges::all_of(files_, &MappedFile::is_unchanged); }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order, part after part
   const GgufTensor* find_tensor(std::string_view name) const;          // nullptr when absent
+  const std::string& path_of(const GgufTensor& tensor) const {         // of its part
+    return files_.empty() ? path() : files_[static_cast<size_t>(tensor.part)].path();
+  }
 
  private:
   explicit GgufFile(MappedFile file);

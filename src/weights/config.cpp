@@ -173,11 +173,6 @@ void read_blocks(const Keys& keys, ModelArgs& args) {
     blocks.insert(block);
     if (tensor.name.find(".nextn.") != tensor.name.npos) with_nextn.insert(block);
   }
-  if (!blocks.contains(0) && !with_nextn.empty())
-    fail(ErrorKind::model,
-         format("%s holds nothing but the block for drafts (MTP), blk.%lld",
-                visible(keys.file().path()).c_str(), as_ll(*with_nextn.begin())),
-         "name the model's file, and this one with --draft-model");
   for (const int64_t block : blocks)
     if (block >= args.n_layers && !with_nextn.contains(block))
       keys.refuse(
@@ -229,6 +224,22 @@ float ModelArgs::softmax_scale() const {
 }
 
 ModelArgs read_model_args(const GgufFile& file) {
+  ModelArgs args = read_draft_args(file);
+  bool has_first = false;
+  const GgufTensor* nextn = nullptr;
+  for (const GgufTensor& tensor : file.tensors()) {
+    has_first = has_first || block_of(tensor.name) == 0;
+    if (tensor.name.find(".nextn.") != tensor.name.npos) nextn = &tensor;
+  }
+  if (nextn && !has_first)
+    fail(ErrorKind::model,
+         format("%s holds nothing but the block for drafts (MTP), blk.%lld", visible(file.path()).c_str(),
+                as_ll(block_of(nextn->name))),
+         "name the model's file, and this one with --draft-model");
+  return args;
+}
+
+ModelArgs read_draft_args(const GgufFile& file) {
   ModelArgs args;
   args.architecture = read_architecture(file);
   const Keys keys(file, args.architecture);
@@ -254,25 +265,26 @@ ModelArgs read_model_args(const GgufFile& file) {
 }
 
 std::vector<std::string> warnings_about_draft(const GgufFile& file, const ModelArgs& args) {
-  constexpr double kFewBits = 4;  // of a weight; with Q4_0 and its like, 4.5, guesses are still right
+  constexpr double kFewBits = 4;  // of a weight
   std::set<int64_t> blocks;
   std::set<std::string> types;
+  std::string name = visible(file.path());  // of the part that has the block
   for (const GgufTensor& tensor : file.tensors()) {
     const int64_t block = block_of(tensor.name);
     if (block >= args.n_layers) blocks.insert(block);
     if (block != args.n_layers || tensor.n_bytes == 0) continue;
+    name = visible(file.path_of(tensor));
     const TypeTraits& type = traits(tensor.type);
     if (type.block_bytes * 8.0 / type.block_values < kFewBits) types.insert(type.name);
   }
   std::vector<std::string> warnings;
   if (blocks.size() > 1)
-    warnings.push_back(format("%s has %zu blocks for drafts: the first, blk.%lld, is used",
-                              visible(file.path()).c_str(), blocks.size(), as_ll(args.n_layers)));
+    warnings.push_back(format("%s has %zu blocks for drafts: the first, blk.%lld, is used", name.c_str(),
+                              blocks.size(), as_ll(args.n_layers)));
   if (!types.empty())
     warnings.push_back(format(
         "%s has %s in its block for drafts, blk.%lld: few guesses will be right; formats of 8 bits suit it",
-        visible(file.path()).c_str(), some_names({types.begin(), types.end()}).c_str(),
-        as_ll(args.n_layers)));
+        name.c_str(), some_names({types.begin(), types.end()}).c_str(), as_ll(args.n_layers)));
   return warnings;
 }
 

@@ -2,7 +2,8 @@
 // metadata.
 //
 // Any consistent sizes work. Inconsistent sizes are refused here, with the key's name, before anything is
-// allocated. Keys that converters leave out get the defaults of the format reference.
+// allocated. Keys that converters leave out get the defaults of the format reference. draft_file.cpp joins a
+// model and a block for drafts that lie in two files.
 #pragma once
 
 #include <cstdint>
@@ -62,6 +63,13 @@ std::string some_names(const std::vector<std::string>& names);
 // Throws Error{model} naming the key, the value and what was expected. If the file has blocks for drafts,
 // n_draft_layers is 1.
 ModelArgs read_model_args(const GgufFile& file);
+
+// The same of a file that holds a block for drafts, and need not hold the model.
+ModelArgs read_draft_args(const GgufFile& file);
+// Opens the model's file and, unless `draft_path` is empty, takes the block for drafts of that file in.
+// Throws Error{model} as GgufFile does, and when the model has a block or the other file has none, or is one
+// of another model.
+GgufFile open_model(const std::string& path, const std::string& draft_path);
 
 // What a user should hear if the block for drafts is used.
 std::vector<std::string> warnings_about_draft(const GgufFile& file, const ModelArgs& args);

@@ -141,7 +141,7 @@ class FileWeights : public WeightSource {
     if (!unread.empty())
       fail(ErrorKind::model,
            format("%s: dsv32 does not compute with tensor %s: without %s the answers would be others",
-                  visible(file_.path()).c_str(), some_names(unread).c_str(),
+                  visible(path_of(unread.front())).c_str(), some_names(unread).c_str(),
                   unread.size() > 1 ? "them" : "it"),
            is_of_draft(unread.front())
                ? kWithoutDraft
@@ -151,9 +151,16 @@ class FileWeights : public WeightSource {
  private:
   static constexpr const char* kWithoutDraft = "--draft off runs the model without this block";
   bool is_of_draft(const std::string& name) const { return block_of(name) >= args_.n_layers; }
+  // The part that has the tensor or, if none has it, one that has others of its block.
+  std::string path_of(const std::string& name) const {
+    const GgufTensor* found = file_.find_tensor(name);
+    for (const GgufTensor& tensor : file_.tensors())
+      if (!found && is_of_draft(name) && block_of(tensor.name) == block_of(name)) found = &tensor;
+    return found ? file_.path_of(*found) : file_.path();
+  }
 
   [[noreturn]] void refuse(const std::string& name, const std::string& problem, const char* hint = "") const {
-    fail(ErrorKind::model, visible(file_.path()) + ": tensor " + name + " " + problem,
+    fail(ErrorKind::model, visible(path_of(name)) + ": tensor " + name + " " + problem,
          is_of_draft(name) ? kWithoutDraft : hint);
   }
 

@@ -160,7 +160,7 @@ std::vector<int32_t> prompt_tokens(const Options& options, const GgufFile& file,
 }  // namespace
 
 int check_command(const Options& options) {
-  const GgufFile file(find_model(options));
+  const GgufFile file = open_model(options);
   const ModelArgs args = read_model_args(file);
   EngineOptions engine = options.engine;
   engine.model_path = file.path();

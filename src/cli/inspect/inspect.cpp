@@ -47,11 +47,53 @@ FileChat chat_of(const GgufFile& file) try {
   return {nullptr, error.what()};
 }
 
+// The tensors of the file's first block for drafts (MTP), whatever else the file is.
+struct FileDraft {
+  int64_t block = -1;  // -1: there is none
+  std::string path;
+  std::set<std::string> types;  // of its matrices
+  uint64_t n_bytes = 0;
+};
+
+FileDraft draft_of(const GgufFile& file) {
+  FileDraft draft;
+  for (const GgufTensor& tensor : file.tensors()) {
+    const int64_t block = block_of(tensor.name);
+    const bool is_earlier = draft.block < 0 || block < draft.block;
+    if (tensor.name.find(".nextn.") == tensor.name.npos || block < 0 || !is_earlier) continue;
+    draft.block = block, draft.path = file.path_of(tensor);
+  }
+  for (const GgufTensor& tensor : file.tensors()) {
+    if (draft.block < 0 || block_of(tensor.name) != draft.block) continue;
+    draft.n_bytes += tensor.n_bytes;
+    if (tensor.n_dims > 1) draft.types.insert(type_name(tensor.type));
+  }
+  return draft;
+}
+
+std::string draft_text(const GgufFile& file) {
+  const FileDraft draft = draft_of(file);
+  if (draft.block < 0) return "block for drafts: none\n";
+  return format("block for drafts: blk.%lld, %s, matrices in %s, in %s\n", as_ll(draft.block),
+                human_bytes(draft.n_bytes).c_str(),
+                joined({draft.types.begin(), draft.types.end()}, ", ").c_str(), visible(draft.path).c_str());
+}
+
+Json draft_json(const GgufFile& file) {
+  const FileDraft draft = draft_of(file);
+  if (draft.block < 0) return nullptr;
+  return {{"block", draft.block},
+          {"path", sanitize_utf8(draft.path)},
+          {"bytes", draft.n_bytes},
+          {"types", draft.types}};
+}
+
 std::string model_text(const GgufFile& file) {
   const FileChat chat = chat_of(file);
   std::string text = format("%s: %zu part(s), %s, %zu tensors\n", visible(file.path()).c_str(),
                             file.n_parts(), human_bytes(file.n_bytes()).c_str(), file.tensors().size());
-  text += format("chat format: %s: %s\n\n", chat.name ? chat.name : "none", visible(chat.reason).c_str());
+  text += format("chat format: %s: %s\n", chat.name ? chat.name : "none", visible(chat.reason).c_str());
+  text += draft_text(file) + "\n";
   for (const auto& info : file.describe_metadata())
     text += format("%-48s %-10s %s\n", visible(info.key).c_str(), info.type.c_str(), info.value.c_str());
   text += "\n";
@@ -81,6 +123,7 @@ Json model_json(const GgufFile& file) {
           {"bytes", file.n_bytes()},
           {"chat_format",
            {{"name", chat.name ? Json(chat.name) : Json()}, {"reason", sanitize_utf8(chat.reason)}}},
+          {"draft", draft_json(file)},
           {"metadata", metadata},
           {"tensors", tensors}};
 }
@@ -109,7 +152,7 @@ void check_finite(const std::vector<float>& logits, int64_t vocab_size) {
 }  // namespace
 
 int inspect_model(const Options& options) {
-  const GgufFile file(find_model(options));
+  const GgufFile file = open_model(options);
   write_out(options.json ? model_json(file).dump() + "\n" : model_text(file));
   return 0;
 }

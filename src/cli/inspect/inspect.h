@@ -71,9 +71,9 @@ class MeasuredModel {
 
   const ModelArgs& args() const { return args_; }
   const ModelBytes& bytes() const { return bytes_; }
-  std::string name() const;              // for people
-  uint64_t n_bytes_unused() const;       // in the file (MTP blocks)
-  std::set<TensorType> formats() const;  // of its matrices
+  std::string name() const;                               // for people
+  uint64_t n_bytes_unused(const ModelBytes& used) const;  // in the file (blocks for drafts)
+  std::set<TensorType> formats() const;                   // of its matrices
   // The memory of the backends of these options, with nothing placed yet.
   Machine machine(const EngineOptions& options) const;
   // Throws as Engine does.

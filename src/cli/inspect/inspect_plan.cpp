@@ -112,11 +112,13 @@ std::string device_text(const Planned& planned, size_t i) {
   const MemoryPlan& plan = planned.plan;
   const StagePlan& stage = plan.stages[i];
   int64_t n_experts = 0;
-  for (int64_t l = stage.first_layer; l < stage.end_layer; ++l)
+  for (int64_t l = stage.first_layer; l < stage.first_layer + plan.n_model_layers(stage); ++l)
     n_experts += planned.machine.weights.layers[static_cast<size_t>(l)].experts > 0 &&
                  !plan.has_host_experts[static_cast<size_t>(l)];
-  return format("GPU %zu: layers %lld-%lld, experts of %lld, %s taken, %s free\n", i,
-                as_ll(stage.first_layer), as_ll(stage.end_layer - 1), as_ll(n_experts),
+  const int64_t end = stage.first_layer + plan.n_model_layers(stage);
+  return format("GPU %zu: layers %lld-%lld%s, experts of %lld, %s taken, %s free\n", i,
+                as_ll(stage.first_layer), as_ll(end - 1),
+                end < stage.end_layer ? " and the block for drafts" : "", as_ll(n_experts),
                 human_bytes(plan.n_device_bytes(i)).c_str(), human_bytes(planned.n_free(i)).c_str()) +
          items_text(plan.device_items(i), Place::device);
 }
@@ -233,6 +235,18 @@ std::string kernels_text(const Planned& planned, const MeasuredModel& model) {
   return text;
 }
 
+// Whether there are drafts, and why not.
+std::string drafts_text(const Planned& planned, const MeasuredModel& model) {
+  const CachePlan& cache = planned.plan.cache;
+  if (model.args().n_draft_layers == 0) return {};
+  if (cache.n_draft_layers == 0)
+    return "no drafts: with the block for them less else would fit, or experts lie in host memory\n";
+  const ModelBytes& bytes = planned.machine.weights;
+  return format("drafts: up to %lld guesses a step by layer %lld, the block for drafts, %s\n",
+                as_ll(cache.n_guesses), as_ll(cache.n_layers - 1),
+                decimal_size(bytes.layers.back().core + bytes.draft).c_str());
+}
+
 std::string plan_text(const Planned& planned, const MeasuredModel& model) {
   const MemoryPlan& plan = planned.plan;
   std::string text = format(
@@ -242,10 +256,11 @@ std::string plan_text(const Planned& planned, const MeasuredModel& model) {
   text += plan.cache.has_buffers()
               ? format("top-k buffers of %s rows\n", with_thousands(plan.cache.buffer_rows).c_str())
               : "every latent row is resident, no top-k buffers\n";
+  text += drafts_text(planned, model);
   for (size_t i = 0; planned.machine.is_apart && i < plan.stages.size(); ++i) text += device_text(planned, i);
   text += host_text(planned) + traffic_text(planned, model.args());
-  if (model.n_bytes_unused() > 0)
-    text += format("in the file and not used: %s\n", human_bytes(model.n_bytes_unused()).c_str());
+  if (const uint64_t n_unused = model.n_bytes_unused(planned.machine.weights); n_unused > 0)
+    text += format("in the file and not used: %s\n", human_bytes(n_unused).c_str());
   return text + speed_text(planned);
 }
 
@@ -284,8 +299,10 @@ Json to_json(const Planned& planned, const MeasuredModel& model) {
             {"context", plan.cache.max_context},
             {"chunk", plan.chunk},
             {"layers", plan.cache.n_layers},
+            {"draft_layers", plan.cache.n_draft_layers},
+            {"guesses", plan.cache.n_guesses},
             {"topk_buffer_rows", plan.cache.buffer_rows},
-            {"skipped_bytes", model.n_bytes_unused()}};
+            {"skipped_bytes", model.n_bytes_unused(planned.machine.weights)}};
   for (const MemoryPlan::Item& item : plan.items()) json[item.key] = item.n_bytes;
   json["weight_bytes"] = plan.n_weight_bytes;
   json["device_bytes"] = plan.n_bytes(Place::device);
@@ -331,8 +348,10 @@ Planned plan_for(const MeasuredModel& model, const Options& options) {
     planned.n_threads = WorkerPool(options.engine.n_threads).n_threads();
   }
   if (options.host_rate) planned.machine.host_rate = *options.host_rate * 1e9;
-  planned.plan = make_plan(model.args(), options.engine, planned.machine);
-  conclude(planned, model.args());
+  const ModelArgs args = with_suitable_draft(model.args(), options.engine, planned.machine);
+  if (args.n_draft_layers == 0) planned.machine.weights = without_draft(planned.machine.weights);
+  planned.plan = make_plan(args, options.engine, planned.machine);
+  conclude(planned, args);
   return planned;
 }
 

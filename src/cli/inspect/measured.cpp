@@ -126,10 +126,13 @@ class TimedSteps {
 }  // namespace
 
 MeasuredModel::MeasuredModel(const Options& options) : types_(options.bench.types) {
-  if (!options.bench.is_synthetic) file_.emplace(find_model(options));
+  if (!options.bench.is_synthetic) file_.emplace(open_model(options));
   args_ = file_ ? read_model_args(*file_) : full_size_args(options.bench.n_layers, options.bench.n_dense);
+  // A plan for the real model has the block for drafts if it is asked for, as most files are without it.
+  const bool is_plan = options.command == Command::inspect_plan;
+  if (!file_) args_.n_draft_layers = options.engine.n_guesses.value_or(is_plan ? 0 : 1) > 0;
   if (options.engine.n_guesses == 0) args_ = args_.without_draft();
-  if (options.command == Command::inspect_plan && !file_) args_.max_seq_len = kRealContext;
+  if (is_plan && !file_) args_.max_seq_len = kRealContext;
   bytes_ = file_ ? model_bytes(*file_, args_) : model_bytes(args_, types_);
 }
 
@@ -140,11 +143,11 @@ std::string MeasuredModel::name() const {
   return "the 671B model in " + formats + ", without a file";
 }
 
-uint64_t MeasuredModel::n_bytes_unused() const {
+uint64_t MeasuredModel::n_bytes_unused(const ModelBytes& used) const {
   if (!file_) return 0;
   uint64_t n_bytes = 0;
   for (const GgufTensor& tensor : file_->tensors()) n_bytes += tensor.n_bytes;
-  return n_bytes - total_bytes(bytes_);
+  return less_bytes(n_bytes, total_bytes(used));
 }
 
 std::set<TensorType> MeasuredModel::formats() const {
@@ -223,7 +226,8 @@ std::unique_ptr<Tokenizer> fabricate_tokenizer(int64_t n_vocab) {
 }
 
 uint64_t ForcedChoices::n_bytes(const ModelArgs& args, int64_t n_tokens) {
-  return static_cast<uint64_t>(args.n_layers * n_tokens * (args.index_topk + args.n_activated_experts)) *
+  return static_cast<uint64_t>(args.n_all_layers() * n_tokens *
+                               (args.index_topk + args.n_activated_experts)) *
          sizeof(int32_t);
 }
 

@@ -186,6 +186,9 @@ const Flag kEngineFlags[] = {
      "the GGUF file (of a split model its first part), or a part of its name if it is in models/, "
      "$DSV32_MODELS or $XDG_DATA_HOME/dsv32/models (environment: DSV32_MODEL; else the only one there)",
      "Model", kOnModel | kWarmStop, [](O& o) { return field(o.engine.model_path); }},
+    {"draft-model", "FILE",
+     "the block for drafts (MTP) of a model whose file is without it: a GGUF file that has the block alone",
+     "Model", kOnEngine | kModel, [](O& o) { return field(o.engine.draft_path); }, "the model's own, if any"},
     {"ctx,ctx-size,c", "N", "tokens of context", "Model", kPlanned & ~kMeasuring, kContext,
      "the model's, or what half of the free memory holds"},
     {"ctx,ctx-size,c", "N", "most tokens compared; the built-in prompt is made to have as many", "Model",

@@ -171,6 +171,10 @@ std::string find_model(const Options& options) {
                    : "name one with -m FILE or in the environment variable DSV32_MODEL");
 }
 
+GgufFile open_model(const Options& options) {
+  return open_model(find_model(options), options.engine.n_guesses == 0 ? "" : options.engine.draft_path);
+}
+
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
   for (const Candidate& model : all_models()) names.push_back(name_of(model.path));

@@ -165,7 +165,7 @@ Model::Model(const Options& options, const Prefetch& prefetch) : options_(option
 Model::~Model() = default;
 
 void Model::open_file() {
-  file_ = std::make_unique<GgufFile>(find_model(options_));
+  file_ = std::make_unique<GgufFile>(open_model(options_));
   if (tokenizer_) return;  // requests point to this one
   path_ = file_->path();
   tokenizer_ = load_tokenizer(*file_);
