@@ -1,0 +1,115 @@
+// See draft_pace.h.
+#include "engine/draft_pace.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <vector>
+
+#include "context/cache_plan.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr int64_t kFirstSteps = 3;    // of a kind, before its time counts as known
+constexpr int64_t kOldSteps = 200;    // since the last of a kind, after which its time may have changed
+constexpr double kGain = 5e-4;        // of a kind, for each step that it was not taken
+constexpr double kMostChange = 1.5;   // a step that took longer was disturbed, and counts as so long
+constexpr double kRemembered = 512;   // guesses that shares of right ones follow from
+constexpr double kLeastShare = 1e-3;  // of right ones, and of wrong ones
+// The newest step's part in the smoothed time: of the best kind, of another, of another with an old time.
+constexpr double kNewest = 1. / 32, kNewestTrial = 1. / 4, kNewestOfOld = 1. / 2;
+
+int64_t most_of_each(int64_t most, int64_t n_sequences) {
+  return std::min(most, CachePlan::kMostStepGuesses / n_sequences);
+}
+
+size_t class_of(int64_t n_sequences) { return std::bit_width(static_cast<uint64_t>(n_sequences - 1)); }
+
+// The chances of the sums of two numbers, of which those are the chances.
+std::vector<double> sums_of(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> sums(a.size() + b.size() - 1);
+  for (size_t i = 0; i < a.size(); ++i)
+    for (size_t j = 0; j < b.size(); ++j) sums[i + j] += a[i] * b[j];
+  return sums;
+}
+
+}  // namespace
+
+DraftPace::DraftPace(int64_t most, bool is_open) : most_(most), is_open_(is_open) {}
+
+int64_t DraftPace::n_guesses(int64_t n_sequences) const {
+  const int64_t n_most = most_of_each(most_, n_sequences);
+  if (!is_open_ || n_most == 0) return n_most;
+  const Kinds& kinds = classes_[class_of(n_sequences)];
+  if (const auto unknown = first_unknown(kinds, n_most)) return *unknown;
+  return best(kinds, n_most, kGain);
+}
+
+void DraftPace::note(int64_t n_sequences, int64_t n_guesses, int64_t n_tokens, double seconds) {
+  const int64_t n_most = most_of_each(most_, n_sequences);
+  if (!is_open_ || n_most == 0 || n_guesses > n_most) return;
+  assert(n_tokens >= n_sequences && n_tokens <= n_sequences * (1 + n_guesses));
+  note_right(n_sequences, n_guesses, n_tokens - n_sequences);
+  Kinds& kinds = classes_[class_of(n_sequences)];
+  bool& is_known = is_known_[static_cast<size_t>(n_sequences)][static_cast<size_t>(n_guesses)];
+  if (is_known) note_seconds(kinds, n_most, n_guesses, seconds);
+  is_known = true;
+}
+
+std::optional<int64_t> DraftPace::first_unknown(const Kinds& kinds, int64_t n_most) const {
+  for (int64_t n = 0; n <= n_most; ++n)
+    if (kinds[static_cast<size_t>(n)].n_steps < kFirstSteps) return n;
+  return {};
+}
+
+int64_t DraftPace::best(const Kinds& kinds, int64_t n_most, double gain) const {
+  int64_t best = 0;
+  double most = 0, n_tokens = 1, all_right = 1;
+  for (int64_t n = 0; n <= n_most; ++n) {
+    const Kind& kind = kinds[static_cast<size_t>(n)];
+    const double speed = n_tokens / kind.seconds * (1 + gain * static_cast<double>(kind.n_left_out));
+    if (speed > most) most = speed, best = n;
+    if (n < n_most) n_tokens += all_right *= right_[static_cast<size_t>(n)];
+  }
+  return best;
+}
+
+void DraftPace::note_right(int64_t n_sequences, int64_t n_guesses, int64_t n_right) {
+  std::vector<double> chances(static_cast<size_t>(n_guesses) + 1, 1);  // that so many are right
+  for (size_t i = 0; i < static_cast<size_t>(n_guesses); ++i)
+    chances[i + 1] = chances[i] * right_[i], chances[i] *= 1 - right_[i];
+  std::vector<double> others{1};  // the chance of each sum of all sequences but one
+  for (int64_t i = 1; i < n_sequences; ++i) others = sums_of(others, chances);
+  // What the sum says about one sequence: the chance that it has at least so many right ones.
+  std::vector<double> at_least(chances.size() + 1);
+  for (size_t n = chances.size(); n-- > 0;) {
+    const size_t rest = static_cast<size_t>(n_right) - n;  // of fewer than n: beyond all sums
+    at_least[n] = at_least[n + 1] + (rest < others.size() ? chances[n] * others[rest] : 0);
+  }
+  for (size_t i = 0; i < static_cast<size_t>(n_guesses); ++i) {
+    const double n = static_cast<double>(n_sequences) * at_least[i] / at_least[0];
+    if (n == 0) break;
+    weight_[i] = std::min(weight_[i] + n, kRemembered);
+    right_[i] += (at_least[i + 1] / at_least[i] - right_[i]) * std::min(n / weight_[i], 1.);
+    right_[i] = std::clamp(right_[i], kLeastShare, 1 - kLeastShare);
+  }
+}
+
+void DraftPace::note_seconds(Kinds& kinds, int64_t n_most, int64_t n_guesses, double seconds) {
+  Kind& kind = kinds[static_cast<size_t>(n_guesses)];
+  const bool is_old = kind.n_left_out >= kOldSteps;
+  for (Kind& other : kinds) ++other.n_left_out;
+  kind.n_left_out = 0;
+  if (kind.n_steps++ < kFirstSteps) {
+    kind.seconds = kind.n_steps == 1 ? seconds : std::min(kind.seconds, seconds);
+    return;
+  }
+  const bool is_best = !first_unknown(kinds, n_most) && best(kinds, n_most, 0) == n_guesses;
+  const double newest = is_best ? kNewest : is_old ? kNewestOfOld : kNewestTrial;
+  const double change = 1 + newest * (std::min(seconds / kind.seconds, kMostChange) - 1);
+  for (Kind& other : kinds)
+    if (is_best || &other == &kind) other.seconds *= change;
+}
+
+}  // namespace dsv32
