@@ -1,7 +1,10 @@
 #include "engine/loop.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
+
+#include "base/stopwatch.h"
 
 namespace dsv32 {
 
@@ -154,8 +157,8 @@ void Loop::decode(std::vector<Sequence*> sequences) {
     if (sequence->phase != Phase::is_done) stepping.push_back(sequence);
   }
   if (stepping.empty()) return;
-  const auto n = static_cast<int64_t>(stepping.size());
-  guess(stepping, std::min(engine_.plan().cache.n_guesses, CachePlan::kMostStepGuesses / n));
+  const auto start = std::chrono::steady_clock::now();
+  const int64_t n_guesses = guess(stepping);
   Step step{Role::decode, {}, {}};
   for (Sequence* sequence : stepping) {
     step.tokens.push_back(sequence->next_token());
@@ -163,19 +166,22 @@ void Loop::decode(std::vector<Sequence*> sequences) {
     step.sequences.resize(step.tokens.size(), &sequence->cached());
   }
   engine_.forward().run(std::move(step));
-  draw(stepping);
+  const int64_t n_accepted = draw(stepping), n_sequences = std::ssize(stepping);
+  pace_.note(n_sequences, n_guesses, n_sequences + n_accepted, seconds_since(start));
 }
 
-// Lets the block for drafts guess up to n_most tokens of each sequence.
-void Loop::guess(std::span<Sequence* const> sequences, int64_t n_most) {
+// Lets the block for drafts guess tokens of each sequence. Returns how many at most.
+int64_t Loop::guess(std::span<Sequence* const> sequences) {
   for (Sequence* sequence : sequences) sequence->begin_guesses();
-  for (int64_t nth = 0; nth < n_most; ++nth) {
+  const int64_t n_wanted = pace_.n_guesses(std::ssize(sequences));
+  for (int64_t nth = 0; nth < n_wanted; ++nth) {
     std::vector<Sequence*> guessing;
     for (Sequence* sequence : sequences)
       if (std::ssize(sequence->guesses()) == nth && sequence->may_guess()) guessing.push_back(sequence);
-    if (guessing.empty()) return;
+    if (guessing.empty()) return nth;
     guess_next(guessing, nth);
   }
+  return n_wanted;
 }
 
 // Draws the nth guess of each sequence as its token will be drawn: so they agree as often as their logits do.
@@ -227,8 +233,8 @@ void Loop::sample(std::span<Row> rows, int64_t n_top) {
 }
 
 // Draws each sequence's next token, and as many more as its guesses are right. What follows the first wrong
-// guess is cut off.
-void Loop::draw(std::span<Sequence* const> sequences) {
+// guess is cut off. Returns how many guesses were right.
+int64_t Loop::draw(std::span<Sequence* const> sequences) {
   int64_t n_top = -1;
   std::vector<Row> rows;
   for (Sequence* sequence : sequences) {
@@ -238,16 +244,18 @@ void Loop::draw(std::span<Sequence* const> sequences) {
   }
   sample(rows, n_top);
   std::vector<Stage::Cut> cuts;
-  for (size_t first = 0; first < rows.size();) {
+  int64_t n_accepted = 0;
+  for (size_t first = 0, n = 0; first < rows.size(); first += n) {
     Sequence& sequence = *rows[first].sequence;
-    const size_t n = sequence.guesses().size() + 1;
+    n = sequence.guesses().size() + 1;
     take_rows(std::span(rows).subspan(first, n));
-    first += n;
-    const int64_t n_kept = sequence.end_guesses();
-    if (n_kept < sequence.cached().n_tokens()) cuts.push_back({&sequence.cached(), n_kept});
+    const int64_t n_kept = sequence.end_guesses(), n_wrong = sequence.cached().n_tokens() - n_kept;
+    n_accepted += static_cast<int64_t>(n) - 1 - n_wrong;
+    if (n_wrong > 0) cuts.push_back({&sequence.cached(), n_kept});
   }
   engine_.forward().cut(cuts);
   for (Sequence* sequence : sequences) rest_if_done(*sequence);
+  return n_accepted;
 }
 
 // Takes the tokens drawn for one sequence, up to the first that was not guessed. Logits that are not finite

@@ -15,13 +15,17 @@
 #include <utility>
 #include <vector>
 
+#include "engine/draft_pace.h"
 #include "engine/sequence.h"
 
 namespace dsv32 {
 
 class Loop : public Answerer {
  public:
-  explicit Loop(Engine& engine) : engine_(engine) {}  // which must outlive it
+  // The engine must outlive it. may_guess_less: a step verifies fewer guesses than the plan allows where
+  // fewer pay.
+  Loop(Engine& engine, bool may_guess_less)
+      : engine_(engine), pace_(engine.plan().cache.n_guesses, may_guess_less) {}
 
   int64_t add(Request request, Listener& listener) override;
   bool turn() override;
@@ -54,7 +58,7 @@ class Loop : public Answerer {
   void begin_ready(bool waits);
   void rest_if_done(Sequence& sequence);
   void decode(std::vector<Sequence*> sequences);
-  void guess(std::span<Sequence* const> sequences, int64_t n_most);
+  int64_t guess(std::span<Sequence* const> sequences);
   void guess_next(std::span<Sequence* const> sequences, int64_t nth);
 
   // A row of logits: the token of a sequence after its next `ahead` ones is drawn from it.
@@ -66,7 +70,7 @@ class Loop : public Answerer {
   };
   std::vector<SampleRule> rules_of(std::span<Row> rows);
   void sample(std::span<Row> rows, int64_t n_top);
-  void draw(std::span<Sequence* const> sequences);
+  int64_t draw(std::span<Sequence* const> sequences);
   void take_rows(std::span<Row> rows);
 
   StepPlan plan();
@@ -79,6 +83,7 @@ class Loop : public Answerer {
   Sequences sequences_;  // in the order of arrival
   OpenSequence kept_;    // of the talk kept_talk_, between two of its requests
   int64_t kept_talk_ = 0;
+  DraftPace pace_;
   Guesser guesser_;
   int64_t n_added_ = 0;
   int64_t n_answers_ = 0, n_answer_tokens_ = 0;  // of answers that ended on the loop's own sequences

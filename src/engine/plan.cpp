@@ -379,7 +379,9 @@ ModelArgs with_suitable_draft(const ModelArgs& args, const EngineOptions& option
       return make_plan(some, with_suitable_batch(some, options, machine), machine);
     };
     const auto drafting = if_it_fits([&] { return plan_of(args); });
-    if (drafting && drafting->offers_no_less(plan_of(args.without_draft()))) return args;
+    const int64_t n_rows =
+        (1 + kMostGuesses) * (args.index_topk + 1);  // for every step that verifies guesses
+    if (drafting && drafting->offers_no_less(plan_of(args.without_draft()), n_rows)) return args;
   }
   return args.without_draft();
 }

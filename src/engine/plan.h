@@ -128,8 +128,8 @@ struct MemoryPlan {
     return std::min(stage.end_layer, cache.n_layers - cache.n_draft_layers) - stage.first_layer;
   }
   // Whether all experts lie on the devices, no more devices are used than in the other plan, and sequences
-  // have at least as much room.
-  bool offers_no_less(const MemoryPlan& other) const;
+  // have at least as much room; of rows in a buffer, n_enough suffice.
+  bool offers_no_less(const MemoryPlan& other, int64_t n_enough) const;
 
   struct Item {
     const char* key;   // in JSON
