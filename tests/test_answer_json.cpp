@@ -65,6 +65,31 @@ BOOST_AUTO_TEST_CASE(an_answer_that_is_cut_behind_its_calls_is_cut) {
   BOOST_TEST(whole(result)["message"]["tool_calls"].size() == 2u);
 }
 
+// By OpenAI's names, in both forms, for a model whose block may guess; also when it did not.
+BOOST_AUTO_TEST_CASE(guesses_in_the_usage) {
+  GenerationResult result;
+  result.n_thinking_tokens = 3, result.n_guessed = 1024, result.n_accepted = 812;
+  const auto details = [&](bool has_drafts, bool in_pieces) {
+    AnswerJson json({.model_name = "m", .load_seconds = {}, .has_drafts = has_drafts}, tokenizer());
+    if (!in_pieces) return Json::parse(json.whole(result))["usage"]["completion_tokens_details"].dump();
+    return Json::parse(split(json.last(result), '\n')[1])["usage"]["completion_tokens_details"].dump();
+  };
+  for (const bool in_pieces : {false, true}) {
+    BOOST_TEST(details(true, in_pieces) ==
+               R"({"reasoning_tokens":3,"accepted_prediction_tokens":812,"rejected_prediction_tokens":212})");
+    BOOST_TEST(details(false, in_pieces) == R"({"reasoning_tokens":3})");
+  }
+  result.n_guessed = result.n_accepted = 0;
+  BOOST_TEST(details(true, false) ==
+             R"({"reasoning_tokens":3,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0})");
+}
+
+BOOST_AUTO_TEST_CASE(guesses_in_a_line) {
+  BOOST_TEST(guess_summary(1024, 812) == "guesses: 812 of 1,024 right (79 %)");
+  BOOST_TEST(guess_summary(1, 0) == "guesses: 0 of 1 right (0 %)");
+  BOOST_TEST(guess_summary(0, 0).empty());
+}
+
 BOOST_AUTO_TEST_CASE(calls_in_pieces) {
   AnswerJson json({.model_name = "m", .load_seconds = {}}, tokenizer());
   std::vector<Json> deltas;

@@ -100,7 +100,7 @@ Hash256 hash_of(const GenerationOptions& options) {
 
 // Of a flag that is not what it is by default; nothing where no text of these is taken.
 std::optional<Options> changed(const Flag& flag) {
-  for (const char* text : {"7", "cpu", "1G", "bf16", "lfu", "back", "all", "0.5", "some", "true"}) try {
+  for (const char* text : {"7", "2", "cpu", "1G", "bf16", "lfu", "back", "all", "0.5", "some", "true"}) try {
       Options options;
       flag.field(options).set({flag.name(), text});
       if (flag.text_in(options) != flag.text_in({})) return options;

@@ -107,6 +107,39 @@ BOOST_AUTO_TEST_CASE(numbers_at_their_bounds) {
                "no complaint about " << words[0] << " " << words.back());
 }
 
+// Commands that answer draft where it pays; what is measured or looked at has no drafts unless asked for.
+BOOST_AUTO_TEST_CASE(how_many_guesses) {
+  using Given = std::pair<const char*, std::optional<int64_t>>;
+  for (const auto& [text, n] : {Given{"auto", std::nullopt}, {"off", 0}, {"0", 0}, {"1", 1}, {"3", 3}}) {
+    BOOST_TEST((run_options({"--draft", text}).engine.n_guesses == n), text);
+    BOOST_TEST((parse_options(Command::bench, {"--synthetic", "--draft", text}).engine.n_guesses == n), text);
+  }
+  for (const Command command : {Command::run, Command::chat, Command::warm_start, Command::inspect_plan})
+    BOOST_TEST(!parse_options(command, {}).engine.n_guesses, row_of(command).name());
+  BOOST_TEST(!parse_options(Command::batch, {"in", "-o", "out"}).engine.n_guesses);
+  for (const Command command : {Command::bench, Command::bench_batch, Command::check})
+    BOOST_TEST((parse_options(command, {}).engine.n_guesses == 0), row_of(command).name());
+  for (const char* text : {"4", "-1", "on", ""})
+    BOOST_TEST(contains(complaint(Command::run, {"--draft", text}), "--draft takes a number, off or auto"));
+  const SettingsFile file("draft = off\n[batch]\ndraft = 2\n");
+  BOOST_TEST((run_options({"hi"}).engine.n_guesses == 0));
+  BOOST_TEST((parse_options(Command::batch, {"in", "-o", "out"}).engine.n_guesses == 2));
+}
+
+BOOST_AUTO_TEST_CASE(which_guesses_a_bench_takes_as_right) {
+  const auto accepted = [](const char* text) {
+    return parse_options(Command::bench, {"--draft", "auto", "--accept", text}).bench.accepted;
+  };
+  using Shares = std::vector<double>;
+  BOOST_TEST(accepted("0.5") == (Shares{0.5, 0.5, 0.5}), boost::test_tools::per_element());
+  BOOST_TEST(accepted("1,0.5") == (Shares{1, 0.5, 0.5}), boost::test_tools::per_element());
+  BOOST_TEST(accepted("0.5,1,0") == (Shares{0.5, 1, 0}), boost::test_tools::per_element());
+  for (const char* text : {"1.1", "-0.5", "", "0.5,", "1,1,1,1", "half"})
+    BOOST_TEST(!complaint(Command::bench_batch, {"--draft", "2", "--accept", text}).empty(), text);
+  BOOST_TEST(contains(complaint(Command::bench, {"--accept", "1"}), "--draft"));
+  BOOST_TEST(contains(complaint(Command::bench, {"--accept", "1", "--draft", "off"}), "--draft"));
+}
+
 BOOST_AUTO_TEST_CASE(complaints_name_the_flag_and_are_one_line) {
   const std::string unknown = complaint(Command::run, {"--tmep", "1"});
   BOOST_TEST(contains(unknown, "--tmep"));

@@ -248,6 +248,18 @@ BOOST_AUTO_TEST_CASE(the_first_token_comes_within_ten_milliseconds) {
   BOOST_TEST_MESSAGE("first token after " << least * 1e3 << " ms beside the engine's own");
 }
 
+// Every count of a result, and what a client says of it.
+BOOST_AUTO_TEST_CASE(guesses_go_over_the_wire) {
+  GenerationResult result;
+  result.n_guessed = 7, result.n_accepted = 5;
+  const auto read = warm_object(warm_line(ReadJson(result))).get<GenerationResult>();
+  BOOST_TEST((read.n_guessed == 7 && read.n_accepted == 5));
+  for (const bool has_drafts : {false, true}) {
+    const EngineFacts facts{.has_drafts = has_drafts};
+    BOOST_TEST(warm_object(warm_line(ReadJson(facts))).get<EngineFacts>().has_drafts == has_drafts);
+  }
+}
+
 // A constraint and tools go with a request, and calls come with its answer.
 BOOST_AUTO_TEST_CASE(documents_and_calls_come_through) {
   const Warm warm;

@@ -373,6 +373,10 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
 // --- Drafts
 
 ModelArgs with_suitable_draft(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
+  if (options.n_guesses.value_or(0) > 0 && args.n_draft_layers == 0)
+    fail(ErrorKind::usage,
+         format("--draft is %lld, but the model has no block for drafts (MTP)", as_ll(*options.n_guesses)),
+         "--draft auto drafts where it can");
   if (options.n_guesses.value_or(1) > 0 && args.n_draft_layers > 0) {
     if (options.n_guesses) return args;
     const auto plan_of = [&](const ModelArgs& some) {

@@ -159,7 +159,8 @@ inline int64_t least_buffer_pages(const ModelArgs& args) { return pages_for(args
 MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
 
 // `args`, without the block for drafts if that is not to be used: with n_guesses 0; and where n_guesses is
-// open, unless the plan with it offers no less. Throws as make_plan() does.
+// open, unless the plan with it offers no less. Throws as make_plan() does, and Error{usage} when guesses are
+// asked for and there is no block.
 ModelArgs with_suitable_draft(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
 
 // What `make` returns; nothing when it throws Error{memory}.

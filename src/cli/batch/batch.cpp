@@ -71,6 +71,7 @@ class Batch : Listener {
     }
     const bool is_batch = options_.command == Command::batch;
     if (!options_.quiet && (is_batch || terminal_.is_err || options_.verbose)) tell(batch_summary(tally()));
+    if (options_.verbose && tally_.n_guessed > 0) tell(guess_summary(tally_.n_guessed, tally_.n_accepted));
     if (is_json())
       for (const std::string& line : batch_failures(tally_)) tell(line);
     if (stop_.is_requested()) return stop_.exit_code();
@@ -154,6 +155,7 @@ class Batch : Listener {
     ++tally_.n_answered;
     tally_.tokens +=
         {item.result.n_prompt_tokens, item.result.n_cached_tokens, item.result.n_completion_tokens};
+    tally_.n_guessed += item.result.n_guessed, tally_.n_accepted += item.result.n_accepted;
     if (!is_json() && item.result.finish_reason != FinishReason::stop) {
       const Completion& answer = item.result.completion;
       const bool has_begun = !answer.content.empty() || !answer.calls.empty() || answer.is_call_cut;
@@ -194,6 +196,7 @@ class Batch : Listener {
                                            .seed = item.request.options.sampling.seed,
                                            .load_seconds = {},
                                            .thinking = item.prompt.thinking,
+                                           .has_drafts = model_.facts().has_drafts,
                                            .is_text_completion = item.request.is_completion},
                                           model_.tokenizer())
                                    .whole(item.result));

@@ -164,6 +164,7 @@ struct BatchTally {
   };
   std::map<int, Failures> failures;  // in this run, by their status
   TokenCounts tokens;
+  int64_t n_guessed = 0, n_accepted = 0;  // of GenerationResult, in answers of this run
   double seconds = 0;
 
   int64_t n_done() const { return n_answered + n_failed + n_answered_before + n_failed_before; }

@@ -48,6 +48,11 @@ void add_figures(Json& json, const GenerationResult& result, const AnswerFacts& 
                    {"total_tokens", result.n_prompt_tokens + result.n_completion_tokens},
                    {"prompt_tokens_details", {{"cached_tokens", result.n_cached_tokens}}},
                    {"completion_tokens_details", {{"reasoning_tokens", result.n_thinking_tokens}}}};
+  if (facts.has_drafts) {
+    Json& details = json["usage"]["completion_tokens_details"];
+    details["accepted_prediction_tokens"] = result.n_accepted;
+    details["rejected_prediction_tokens"] = result.n_guessed - result.n_accepted;
+  }
   json["seed"] = facts.seed;
   Json& timings = json["timings"] = Json::object();
   if (facts.load_seconds) timings["load_seconds"] = *facts.load_seconds;
@@ -248,6 +253,12 @@ std::string decode_summary(const GenerationResult& result) {
   return "answer: " + (n_thinking > 0 ? with_thousands(n_thinking) + " tokens of thinking, " : "") +
          with_thousands(result.n_answer_tokens()) + " tokens, " +
          rate(result.n_completion_tokens, result.decode_seconds) + " t/s";
+}
+
+std::string guess_summary(int64_t n_guessed, int64_t n_accepted) {
+  if (n_guessed == 0) return {};
+  return "guesses: " + with_thousands(n_accepted) + " of " + with_thousands(n_guessed) +
+         format(" right (%.0f %%)", 100 * static_cast<double>(n_accepted) / static_cast<double>(n_guessed));
 }
 
 std::string buffer_summary(const Forward::BufferTally& tally) {

@@ -25,6 +25,7 @@ struct AnswerFacts {
   uint64_t seed = 0;
   std::optional<double> load_seconds;  // nothing in a batch, whose answers share load and top-k buffers
   bool thinking = false;               // false: "reasoning_content" is null
+  bool has_drafts = false;             // whether usage tells of guesses
   bool is_text_completion = false;     // OpenAI's older form: a text in place of a message
 };
 
@@ -123,6 +124,9 @@ std::string prefill_progress(int64_t n_done, int64_t n_total, int64_t n_cached, 
 // "answer: 31 tokens of thinking, 48 tokens, 12.3 t/s".
 std::string prefill_summary(const GenerationResult& result);
 std::string decode_summary(const GenerationResult& result);
+
+// "guesses: 812 of 1,024 right (79 %)"; empty when there were none.
+std::string guess_summary(int64_t n_guessed, int64_t n_accepted);
 
 // "top-k buffer: 1,024 rows, 31 misses, hit rate 97.0 %"; empty when no buffer was used.
 std::string buffer_summary(const Forward::BufferTally& tally);

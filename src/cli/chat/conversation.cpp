@@ -205,6 +205,7 @@ void Conversation::conclude(const GenerationResult& result) {
   const SamplingOptions& sampling = options_.generation.sampling;
   stats_ = prefill_summary(result) + "; " + decode_summary(result);
   if (sampling.temperature > 0) stats_ = "seed: " + std::to_string(sampling.seed) + "; " + stats_;
+  if (result.n_guessed > 0) stats_ += "; " + guess_summary(result.n_guessed, result.n_accepted);
   if (options_.verbose) say(stats_);
   buffer_tally_.n_rows += result.buffer_tally.n_rows, buffer_tally_.n_misses += result.buffer_tally.n_misses;
   if (result.finish_reason == FinishReason::length && result.n_held_tokens == model_.facts().context)

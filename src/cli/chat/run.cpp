@@ -25,6 +25,8 @@ void report(const GenerationResult& result, const Options& options, const Termin
             const SamplingOptions& sampling) {
   if (options.quiet || (!options.verbose && !terminal.is_err)) return;
   std::vector<std::string> parts{prefill_summary(result), decode_summary(result)};
+  if (options.verbose && result.n_guessed > 0)
+    parts.push_back(guess_summary(result.n_guessed, result.n_accepted));
   if (options.verbose && result.buffer_tally.n_rows > 0) parts.push_back(buffer_summary(result.buffer_tally));
   if (sampling.temperature > 0) parts.push_back("seed: " + std::to_string(sampling.seed));
   say(joined(parts, options.verbose ? "\n" : "; "));
@@ -109,7 +111,8 @@ int run_command(const Options& options) {
   AnswerJson json({.model_name = name,
                    .seed = generation.sampling.seed,
                    .load_seconds = load_seconds,
-                   .thinking = prompt.thinking},
+                   .thinking = prompt.thinking,
+                   .has_drafts = model.facts().has_drafts},
                   model.tokenizer());
   GracefulStop stop;
   AnswerPrinter printer({.thinking = options.shown_thinking(),

@@ -219,6 +219,16 @@ Shard parse_shard(const FlagValue& value) {
   return shard;
 }
 
+std::vector<double> parse_shares(const FlagValue& value) {
+  const std::vector<std::string> parts = split(value.text, ',');
+  if (std::ssize(parts) > kMostGuesses) fail_value(value, "at most 3 shares with commas between them");
+  std::vector<double> shares;
+  for (const std::string& part : parts)
+    shares.push_back(static_cast<double>(parse_number({value.flag, part}, 0, 1)));
+  shares.resize(kMostGuesses, shares.back());
+  return shares;
+}
+
 std::vector<std::string> type_names() {
   std::vector<std::string> names;
   for (const TensorType type : computable_types()) names.emplace_back(type_name(type));

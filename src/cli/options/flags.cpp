@@ -152,24 +152,27 @@ FlagField off(bool& at) {
   return {[&at](V) { at = false; }, [&at] { return shown(!at); }};
 }
 
-// A number, "auto" (nothing) or "full" (kEveryRow).
-FlagField count(std::optional<int64_t>& at, int64_t least, int64_t most, bool has_full = false) {
-  const Words words = has_full ? Words{"full", "auto"} : Words{"auto"};
-  const auto set = [&at, least, most, words](V value) {
+// A number, "auto" (nothing) or the word that stands for the number `meant`.
+FlagField count(std::optional<int64_t>& at, int64_t least, int64_t most, const char* word = "auto",
+                int64_t meant = 0) {
+  const bool has_word = word != std::string("auto");
+  const Words words = has_word ? Words{word, "auto"} : Words{"auto"};
+  const auto set = [&at, least, most, words, meant](V value) {
     at.reset();
     if (value.text == "auto") return;
-    if (value.text == words[0]) return void(at = kEveryRow);
+    if (value.text == words[0]) return void(at = meant);
     try {
       at = parse_integer(value, least, most);
     } catch (const Error&) {
       fail_value(value, "a number, " + listed(words));
     }
   };
-  return {set, [&at] { return !at ? "auto" : *at == kEveryRow ? "full" : shown(*at); }, words};
+  return {set, [=, &at] { return !at ? "auto" : has_word && *at == meant ? word : shown(*at); }, words};
 }
 
 constexpr auto kBackend = [](O& o) { return choice(o.engine.backend, {"auto", "cpu", "cuda"}); };
-constexpr auto kRows = [](O& o) { return count(o.engine.topk_buffer, 1, kMaxInt32, true); };
+constexpr auto kRows = [](O& o) { return count(o.engine.topk_buffer, 1, kMaxInt32, "full", kEveryRow); };
+constexpr auto kDraft = [](O& o) { return count(o.engine.n_guesses, 0, kMostGuesses, "off", 0); };
 constexpr auto kContext = [](O& o) { return field(o.engine.context, 1, kMaxInt32); };
 constexpr auto kParallel = [](O& o) { return field(o.batch.n_parallel, 1, kMostAtATime); };
 constexpr auto kJson = [](O& o) { return field(o.json); };
@@ -218,6 +221,13 @@ const Flag kEngineFlags[] = {
      kRows, "4096"},
     {"topk-buffer", "N", "rows of the buffer that is compared", "Model", kCheck,
      [](O& o) { return field(o.engine.topk_buffer, 1, kMaxInt32); }, "the model's top-k"},
+    {"draft", "N",
+     "tokens that the block for drafts of a model that has one guesses ahead, and the next step verifies; "
+     "the "
+     "answer stays the same: 0 to 3, off, or auto: as many as pay, and none with experts in host memory",
+     "Model", kGenerating | kWarmStart | kPlan, kDraft, "auto"},
+    {"draft", "N", "tokens that the block for drafts guesses ahead: 0 to 3, off, or auto: as many as pay",
+     "Model", kMeasuring, kDraft},
     {"gpu-mem", "SIZE",
      "limit for each GPU, such as 24G, without CUDA's own memory; or a list, 24G,80G, one for each of --gpus",
      "Model", kOnEngine, [](O& o) { return field(o.engine.gpu_mem); }, "all"},
@@ -321,6 +331,12 @@ const Flag kAsking[] = {
      [](O& o) { return field(o.bench.n_decode, 1, kMostListed); }},
     {"locality", "F", "share of a step's selected rows that the step before selected too", "Measured",
      kBench | kBenchBatch, [](O& o) { return field(o.bench.locality.selection, 0, 1); }},
+    {"accept", "LIST",
+     "with --draft the share of first guesses that are taken as right, and perhaps, with commas, of second "
+     "and third ones behind right ones; F stands for F,F,F",
+     "Measured", kMeasuring,
+     [](O& o) { return FlagField{[&o](V value) { o.bench.accepted = parse_shares(value); }}; },
+     "those that are right"},
     {"expert-locality", "F", "share of a step's experts that the step before used too", "Measured",
      kBench | kBenchBatch, [](O& o) { return field(o.bench.locality.experts, 0, 1); }},
 

@@ -161,6 +161,7 @@ std::optional<uint64_t> parse_seed(const FlagValue& value,
                                    bool may_be_random);       // nothing for -1: random
 std::chrono::seconds parse_duration(const FlagValue& value);  // "90s", "30m", "8h"
 Shard parse_shard(const FlagValue& value);                    // "I/N"
+std::vector<double> parse_shares(const FlagValue& value);     // "F,F2,F3": kMostGuesses, the last repeated
 size_t parse_word(const FlagValue& value, const std::vector<std::string>& words);
 std::vector<std::string> type_names();          // of the supported formats
 TensorType parse_type(const FlagValue& value);  // one of them, in any case

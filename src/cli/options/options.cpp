@@ -192,9 +192,17 @@ void check_together(const Options& options) {
   const size_t n_sizes = options.engine.gpu_mem.size(), n_gpus = options.engine.gpus.size();
   refuse_if(n_sizes > 1 && n_sizes != n_gpus,
             format("--gpu-mem has %zu sizes for %zu of --gpus", n_sizes, n_gpus));
+  refuse_if(!options.bench.accepted.empty() && options.engine.n_guesses == 0,
+            "--accept says which guesses are right, expected --draft beside it");
   refuse_if(options.bench.n_dense > options.bench.n_layers,
             format("--dense is %lld of %lld --layers", as_ll(options.bench.n_dense),
                    as_ll(options.bench.n_layers)));
+}
+
+// Whether the command lets the block for drafts guess without being told to.
+bool drafts(Command command) {
+  return command == Command::run || command == Command::batch || command == Command::chat ||
+         command == Command::warm_start || command == Command::inspect_plan;
 }
 
 }  // namespace
@@ -203,6 +211,7 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
   const GivenWords given = take_apart(row_of(command), flags_of(command), args);
   Options options;
   options.command = command;
+  if (drafts(command)) options.engine.n_guesses.reset();
   options.wants_help = given.has("help");
   options.wants_version = given.has("version");
   if (options.wants_help || options.wants_version) return options;

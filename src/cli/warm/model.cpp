@@ -308,7 +308,8 @@ void report_tokenizer(const Tokenizer& tokenizer, const Options& options) {
 
 EngineFacts facts_of(const Engine& engine) {
   const CachePlan& cache = engine.plan().cache;
-  return {engine.args().vocab_size, cache.max_context, cache.max_seqs, cache.pool_tokens, engine.warnings()};
+  return {engine.args().vocab_size, cache.max_context,        cache.max_seqs,
+          cache.pool_tokens,        cache.n_draft_layers > 0, engine.warnings()};
 }
 
 Hash256 rough_digest(const GgufFile& file) {

@@ -32,6 +32,7 @@ struct EngineFacts {
   int64_t vocab_size = 0;
   int64_t context = 0;                    // most tokens of a request
   int64_t max_seqs = 0, pool_tokens = 0;  // requests at a time, and their tokens together
+  bool has_drafts = false;                // the block for drafts may guess
   std::vector<std::string> warnings;      // for the user, once
 };
 EngineFacts facts_of(const Engine& engine);
