@@ -37,8 +37,9 @@ struct Scene {
   }
 
   BatchTiming time(std::optional<double> locality) {
-    return time_batch(*engine, *fabricate_tokenizer(engine->args().vocab_size), sequences, kHeld, kDecoded,
-                      {.selection = locality});
+    BenchOptions bench;
+    bench.n_decode = kDecoded, bench.locality.selection = locality;
+    return time_batch(*engine, *fabricate_tokenizer(engine->args().vocab_size), sequences, kHeld, bench);
   }
   std::vector<uint8_t> keys(const ByHand& sequence, int64_t page) const {
     const PoolPage at = sequence.cached().page(page);
@@ -114,7 +115,14 @@ BOOST_AUTO_TEST_CASE(experts_are_those_that_are_forced) {
   std::vector<int32_t> others = routed;
   for (int32_t& expert : others) expert = (expert + 1) % static_cast<int32_t>(args.n_routed_experts);
   BOOST_TEST((logits_with(others.data(), 1) != free));
-  BOOST_TEST((logits_with(others.data(), 2) == free));  // steps of two tokens take it
+  // A smaller step takes the first ones of each layer.
+  const auto n = args.n_activated_experts;
+  std::vector<int32_t> for_two;
+  for (int64_t layer = 0; layer < kLayers; ++layer)
+    for (const std::vector<int32_t>& token : {routed, others})
+      for_two.insert(for_two.end(), token.begin() + layer * n, token.begin() + (layer + 1) * n);
+  BOOST_TEST((logits_with(for_two.data(), 2) == free));
+  BOOST_TEST((logits_with(others.data(), 0) == free));  // steps of one token are larger
   forward.set_forced(0, {});
 }
 
@@ -140,6 +148,36 @@ BOOST_AUTO_TEST_CASE(a_timing_begins_where_the_one_before_began) {
       BOOST_TEST(std::ssize(sequence->tokens()) == kHeld + timed_tokens(kDecoded));
     BOOST_TEST(scene.time({}).n_sequences == kSequences);  // and once more, from where it began
   }
+}
+
+// By a pattern that no logits decide, so the counts follow from the shares. At a page's end there are fewer.
+BOOST_AUTO_TEST_CASE(guesses_are_right_as_often_as_is_asked) {
+  const GgufFile file("tests/golden/draft_shared.gguf");
+  for (const int64_t n_sequences : {1, 3})
+    for (const int64_t n_rows : {kEveryRow, int64_t{128}}) {
+      EngineOptions options;
+      options.backend = "cpu", options.n_threads = 1, options.context = 1024, options.n_guesses = 2;
+      options.max_seqs = n_sequences, options.pool = 1024 * n_sequences, options.topk_buffer = n_rows;
+      Engine engine(file, options);
+      const auto sequences = fabricate_sequences(engine, n_sequences, kHeld);
+      const auto tokenizer = fabricate_tokenizer(engine.args().vocab_size);
+      const auto time = [&](std::vector<double> accepted) {
+        BenchOptions bench;
+        bench.n_decode = 64, bench.accepted = std::move(accepted), bench.locality.selection = 0.5;
+        return time_batch(engine, *tokenizer, sequences, kHeld, bench);
+      };
+      const auto n = static_cast<double>(n_sequences);
+      const BatchTiming all = time({1, 1, 1}), none = time({0, 0, 0}), half = time({0.5, 1, 1});
+      for (const BatchTiming* timing : {&all, &none, &half}) {
+        BOOST_TEST((timing->n_guessed > 2 * 60 * n_sequences && timing->n_guessed <= 2 * 64 * n_sequences));
+        BOOST_TEST((timing->guess_seconds > 0 && timing->guess_seconds < timing->step_seconds));
+        BOOST_TEST((timing->n_rows > 0) == (n_rows != kEveryRow));
+      }
+      BOOST_TEST(all.n_accepted == all.n_guessed);
+      BOOST_TEST((none.n_accepted == 0 && none.n_tokens == n));
+      BOOST_TEST(half.n_tokens > 1.8 * n);
+      BOOST_TEST(half.n_tokens < 2.1 * n);
+    }
 }
 
 BOOST_AUTO_TEST_CASE(a_split_step_is_computed_and_not_replayed) {

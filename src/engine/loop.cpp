@@ -269,6 +269,8 @@ void Loop::take_rows(std::span<Row> rows) {
       if (row.error) std::rethrow_exception(row.error);
       if (!row.drawn.is_finite) sequence.distrust();
       row.drawn.check();
+      int32_t& token = row.drawn.chosen.id;
+      if (drawer_) token = drawer_(sequence, row.ahead, token);
       sequence.push(row.drawn);
     } catch (...) {
       fail(sequence);

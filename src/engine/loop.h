@@ -38,6 +38,9 @@ class Loop : public Answerer {
   // For tests: what the block guesses is replaced by the result of `guesser`, as the nth guess of a step.
   using Guesser = std::function<int32_t(const Sequence& sequence, int64_t nth, int32_t guessed)>;
   void set_guesser(Guesser guesser) { guesser_ = std::move(guesser); }
+  // For measuring: what is drawn is replaced likewise, as the token after the sequence's next `ahead` ones.
+  using Drawer = std::function<int32_t(const Sequence& sequence, int64_t ahead, int32_t drawn)>;
+  void set_drawer(Drawer drawer) { drawer_ = std::move(drawer); }
 
   // How often a request was suspended, began anew or got a smaller buffer to make room for others.
   int64_t n_suspended() const { return n_suspended_; }
@@ -85,6 +88,7 @@ class Loop : public Answerer {
   int64_t kept_talk_ = 0;
   DraftPace pace_;
   Guesser guesser_;
+  Drawer drawer_;
   int64_t n_added_ = 0;
   int64_t n_answers_ = 0, n_answer_tokens_ = 0;  // of answers that ended on the loop's own sequences
   int64_t n_suspended_ = 0, n_restarted_ = 0, n_shrunk_ = 0;

@@ -22,7 +22,7 @@ void Stage::attention(const LayerWeights& w, const CacheView& cache) {
   lap("other");
   const int32_t* forced = this->forced().selection;
   const int64_t layer = layer_ - cache_.first_layer();
-  selected_ = forced ? forced + (layer * step_.n_tokens + first_) * act_.topk : act_.selected.data();
+  selected_ = forced ? forced + (layer * forced_.n_tokens + first_) * act_.topk : act_.selected.data();
   for (const StepTokens& slice : slices(cache)) {
     select_positions(slice, cache);
     find_rows(slice, cache);

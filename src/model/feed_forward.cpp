@@ -48,7 +48,7 @@ void Stage::routed_experts(const ExpertWeights& w) {
   op.x = act_.x.data(), op.experts = act_.experts.data(), op.weights = act_.expert_weights.data();
   op.n_tokens = step_.n_tokens, op.y = act_.out();
   if (const int32_t* experts = forced().experts)
-    op.experts = experts + (layer_ - cache_.first_layer()) * op.n_tokens * op.n_activated;
+    op.experts = experts + (layer_ - cache_.first_layer()) * forced_.n_tokens * op.n_activated;
   op.place = w.place;
   if (w.place == Place::host)
     op.next = host_experts_after(layer_);

@@ -201,9 +201,9 @@ class Stage {
   };
   BufferTally buffer_tally() const;
 
-  // For measuring: positions and experts that replace the choice of indexer and router in steps of n_tokens
-  // tokens, ascending for each token, in this device's memory. Indexer and router run all the same. Null:
-  // their choice is used.
+  // For measuring: positions and experts that replace the choice of indexer and router in steps of at most
+  // n_tokens tokens, ascending for each token, in this device's memory. Indexer and router run all the same.
+  // Null: their choice is used.
   struct Forced {
     const int32_t* selection = nullptr;  // [the stage's layers, with a block; n_tokens, topk]
     const int32_t* experts = nullptr;    // [the stage's layers, with a block; n_tokens, n_activated]
@@ -222,7 +222,7 @@ class Stage {
   bool has_block() const { return is_last() && args_.n_draft_layers > 0; }
   bool is_in_block() const { return layer_ == args_.n_layers; }
   int64_t recordable_max_pos(int64_t max_pos) const;
-  Forced forced() const { return step_.n_tokens == forced_.n_tokens ? forced_ : Forced{}; }  // of step_
+  Forced forced() const { return step_.n_tokens <= forced_.n_tokens ? forced_ : Forced{}; }  // of step_
   void upload(const Step& step);
   void place_logits();
   void replay();

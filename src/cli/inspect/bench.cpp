@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
+#include "cli/chat/answer.h"
 #include "cli/inspect/inspect.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
@@ -27,19 +28,19 @@ struct Frontier {
   double prefill_tps = 0;
   BatchTiming decode = {};
 
-  double decode_tps() const { return 1 / decode.step_seconds; }
+  double decode_tps() const { return decode.tokens_per_second(); }
 };
 
 struct Measured {
   const char* backend;
-  uint64_t n_weight_bytes;  // read for a token
+  uint64_t n_weight_bytes;  // that a decode step reads for one token
   double memory_gbps;
   double row_bytes;
   int64_t n_decode;
   std::vector<Frontier> frontiers = {};
 
   double weight_gbps(const Frontier& at) const {
-    return static_cast<double>(n_weight_bytes) * at.decode_tps() / 1e9;
+    return static_cast<double>(n_weight_bytes) / at.decode.step_seconds / 1e9;
   }
 };
 
@@ -62,7 +63,7 @@ double memory_gbps(Backend& backend) {
 }
 
 // Runs the sequence up to the frontier, times n_prompt tokens, then decode steps.
-Frontier measure(Engine& engine, const std::unique_ptr<ByHand>& sequence, const BenchOptions& options,
+Frontier measure(Engine& engine, const std::unique_ptr<ByHand>& sequence, const BenchOptions& bench,
                  int64_t n_prompt, int64_t context) {
   Rng rng(static_cast<uint64_t>(context) + 2);
   std::vector<int32_t> tokens = sequence->tokens();
@@ -78,9 +79,26 @@ Frontier measure(Engine& engine, const std::unique_ptr<ByHand>& sequence, const 
   sequence->sync(tokens);
   const double prefill_tps = static_cast<double>(n_prompt) / seconds_since(start);
   const std::unique_ptr<Tokenizer> tokenizer = fabricate_tokenizer(engine.args().vocab_size);
-  return {
-      context, prefill_tps,
-      time_batch(engine, *tokenizer, {&sequence, 1}, std::ssize(tokens), options.n_decode, options.locality)};
+  return {context, prefill_tps, time_batch(engine, *tokenizer, {&sequence, 1}, std::ssize(tokens), bench)};
+}
+
+// What guesses brought, a line; empty without guesses.
+std::string guesses_line(const BatchTiming& timing) {
+  if (timing.n_guessed == 0) return {};
+  const double n = static_cast<double>(timing.n_sequences);
+  return format("%8s %s, %.2f tokens a step and sequence, guessing %.3f ms, verifying %.3f ms\n", "",
+                guess_summary(timing.n_guessed, timing.n_accepted).c_str(), timing.n_tokens / n,
+                1e3 * timing.guess_seconds, 1e3 * (timing.step_seconds - timing.guess_seconds));
+}
+
+// Of a step; the counts are of all steps.
+void add_guesses(Json& json, const BatchTiming& timing) {
+  if (timing.n_guessed == 0) return;
+  json["guesses"] = {{"guessed", timing.n_guessed},
+                     {"accepted", timing.n_accepted},
+                     {"tokens_per_step", timing.n_tokens / static_cast<double>(timing.n_sequences)},
+                     {"guess_ms", 1e3 * timing.guess_seconds},
+                     {"verify_ms", 1e3 * (timing.step_seconds - timing.guess_seconds)}};
 }
 
 std::string table(const Measured& measured) {
@@ -97,6 +115,7 @@ std::string table(const Measured& measured) {
                      at.decode.n_misses * measured.row_bytes / 1e6);
     else
       text += format(" %10s %12s\n", "resident", "0");
+    text += guesses_line(at.decode);
   }
   return text;
 }
@@ -104,7 +123,7 @@ std::string table(const Measured& measured) {
 Json to_json(const Measured& measured) {
   const auto n_decode = static_cast<double>(measured.n_decode);
   Json list = Json::array();
-  for (const Frontier& at : measured.frontiers)
+  for (const Frontier& at : measured.frontiers) {
     list.push_back({{"context", at.context},
                     {"prefill_tokens_per_second", at.prefill_tps},
                     {"decode_tokens_per_second", at.decode_tps()},
@@ -112,6 +131,8 @@ Json to_json(const Measured& measured) {
                     {"share_of_memory", measured.weight_gbps(at) / measured.memory_gbps},
                     {"buffer_rows", std::llround(at.decode.n_rows * n_decode)},
                     {"buffer_misses", std::llround(at.decode.n_misses * n_decode)}});
+    add_guesses(list.back(), at.decode);
+  }
   return {{"backend", measured.backend},
           {"weight_bytes_per_token", measured.n_weight_bytes},
           {"memory_gbps", measured.memory_gbps},
@@ -152,7 +173,7 @@ class BatchBench {
 
   // Throws Error{usage} for a length without room for the timed tokens, Error{memory} when no batch fits.
   void time() {
-    const int64_t n_least = timed_tokens(options_.bench.n_decode) + 2;
+    const int64_t n_least = timed_tokens(options_) + 2;
     if (residencies_.front().context < n_least)
       fail(ErrorKind::usage, format("--contexts has %lld, expected at least %lld for so many timed steps",
                                     as_ll(residencies_.front().context), as_ll(n_least)));
@@ -177,7 +198,9 @@ class BatchBench {
   int64_t n_measurable(const Residency& at) const {
     if (options_.bench.locality == Locality{}) return at.n_fitting;
     Machine machine = machine_;
-    machine.leave(ForcedChoices::n_bytes(model_.args(), at.n_fitting));
+    const int64_t n_guesses = std::min(options_.engine.n_guesses.value_or(kMostGuesses),
+                                       CachePlan::kMostStepGuesses / std::max<int64_t>(at.n_fitting, 1));
+    machine.leave(ForcedChoices::n_bytes(model_.args(), at.n_fitting * (1 + n_guesses)));
     return n_fitting(at, machine);
   }
 
@@ -202,12 +225,12 @@ class BatchBench {
     const std::unique_ptr<Engine> engine =
         model_.open(options_for_batch(model_.args(), engine_options(at), sizes.back()));
     at.row_bytes = static_cast<double>(engine->plan().cache.layout.row_bytes());
-    const int64_t n_tokens = at.context - timed_tokens(options_.bench.n_decode) - 1;
+    const int64_t n_tokens = at.context - timed_tokens(options_) - 1;
     const auto sequences = fabricate_sequences(*engine, sizes.back(), n_tokens);
     for (const int64_t n : sizes) {
       write_err(format("%s: %lld at a time\n", name.c_str(), as_ll(n)));
       at.timings.push_back(time_batch(*engine, tokenizer, std::span(sequences).first(static_cast<size_t>(n)),
-                                      n_tokens, options_.bench.n_decode, options_.bench.locality));
+                                      n_tokens, options_.bench));
     }
   }
 
@@ -220,10 +243,10 @@ class BatchBench {
 std::string line(const Residency& at, const BatchTiming& timing) {
   const double n = static_cast<double>(timing.n_sequences);
   std::string text = format("%8lld %10s %6.0f %9.1f %9.3f", as_ll(at.context), at.name().c_str(), n,
-                            n / timing.step_seconds, 1e3 * timing.step_seconds);
+                            timing.tokens_per_second(), 1e3 * timing.step_seconds);
   text += timing.n_rows > 0 ? format(" %6.1f%%", 100 - 100 * timing.n_misses / timing.n_rows)
                             : format(" %7s", "-");
-  return text + format(" %8.2f\n", timing.n_misses * at.row_bytes / 1e6);
+  return text + format(" %8.2f\n", timing.n_misses * at.row_bytes / 1e6) + guesses_line(timing);
 }
 
 std::string tables(const std::vector<Residency>& residencies, bool is_capacity) {
@@ -239,11 +262,13 @@ std::string tables(const std::vector<Residency>& residencies, bool is_capacity) 
 }
 
 Json to_json(const BatchTiming& timing, double row_bytes) {
-  return {{"sequences", timing.n_sequences},
-          {"tokens_per_second", static_cast<double>(timing.n_sequences) / timing.step_seconds},
-          {"step_ms", 1e3 * timing.step_seconds},
-          {"hit_rate", timing.n_rows > 0 ? Json(1 - timing.n_misses / timing.n_rows) : Json(nullptr)},
-          {"fetched_bytes_per_step", timing.n_misses * row_bytes}};
+  Json json{{"sequences", timing.n_sequences},
+            {"tokens_per_second", timing.tokens_per_second()},
+            {"step_ms", 1e3 * timing.step_seconds},
+            {"hit_rate", timing.n_rows > 0 ? Json(1 - timing.n_misses / timing.n_rows) : Json(nullptr)},
+            {"fetched_bytes_per_step", timing.n_misses * row_bytes}};
+  add_guesses(json, timing);
+  return json;
 }
 
 Json to_json(const std::vector<Residency>& residencies) {
@@ -268,7 +293,7 @@ int bench_model_command(const Options& options) {
   EngineOptions asked = options.engine;
   asked.chunk = asked.chunk.value_or(kChunk);
   const int64_t n_prompt = bench.n_prompt.value_or(*asked.chunk);
-  asked.context = contexts.back() + n_prompt + bench.n_decode + 8;
+  asked.context = contexts.back() + n_prompt + timed_tokens(options) + 5;
   const MeasuredModel model(options);
   const double ceiling = memory_gbps(*make_backends(asked, [](const Backends&) {
                                         return true;

@@ -104,45 +104,59 @@ class ForcedChoices {
   // The memory that forced choices take on a device.
   static uint64_t n_bytes(const ModelArgs& args, int64_t n_tokens);
 
-  // Holds for steps of n_tokens, as long as the object lives. Rows are chosen of [0, n_visible), and are
-  // forced only if n_visible is more than top-k. The engine must outlive the object. Throws Error{memory}.
-  ForcedChoices(Engine& engine, int64_t n_tokens, int64_t n_visible, const Locality& locality);
+  // Holds for steps of n_sequences with up to n_guesses each, as long as the object lives. Rows are chosen of
+  // [0, n_visible), and are forced only if n_visible is more than top-k. The engine must outlive the object.
+  // Throws Error{memory}.
+  ForcedChoices(Engine& engine, int64_t n_sequences, int64_t n_visible, const Locality& locality,
+                int64_t n_guesses = 0);
   ~ForcedChoices();
   ForcedChoices(const ForcedChoices&) = delete;
   ForcedChoices& operator=(const ForcedChoices&) = delete;
 
-  // Makes the choices of the next step, and waits until they are on the devices.
-  void next();
+  // Makes the choices of the next step, in which each sequence has n_guesses, and waits until they are on the
+  // devices. n_kept: how many tokens each sequence kept of the step before; empty: one.
+  void next(int64_t n_guesses = 0, std::span<const int64_t> n_kept = {});
 
  private:
   // The choices for a stage's layers and their tokens, on the stage's device.
+  using List = std::vector<int32_t>;  // ascending
   struct Choices {
     Backend* backend;
     int64_t n_all;
     double locality;
-    Buffer<int32_t> device;                         // [n_lists, n_chosen]
-    std::vector<std::vector<int32_t>> chosen = {};  // [n_lists], ascending
+    Buffer<int32_t> device;         // [n_layers, n_tokens, n_chosen]
+    std::vector<List> chosen = {};  // [n_layers * n_tokens]
   };
-  const int32_t* add(Backend& backend, int64_t n_lists, int64_t n_chosen, int64_t n_all, double locality);
+  const int32_t* add(Backend& backend, int64_t n_layers, int64_t n_chosen, int64_t n_all, double locality);
+  void follow(const Choices& choices, std::span<List> layer, int64_t n_guesses,
+              std::span<const int64_t> n_kept);
 
   Engine& engine_;
+  const int64_t n_sequences_, n_tokens_;  // of the largest step
+  int64_t n_each_ = 1;                    // tokens of each sequence in the last step
   Rng rng_{7};
   std::vector<Choices> choices_;
 };
 
 struct BatchTiming {
   int64_t n_sequences = 0;
-  double step_seconds = 0;
-  double n_rows = 0, n_misses = 0;  // of a step, in all layers; n_rows is 0 without top-k buffers
+  double step_seconds = 0, guess_seconds = 0;  // the whole step; of this, its guessing
+  double n_rows = 0, n_misses = 0;             // of a step, in all layers; n_rows is 0 without top-k buffers
+  double n_tokens = 0;                         // that all sequences together won in a step
+  int64_t n_guessed = 0, n_accepted = 0;       // in all steps
+
+  double tokens_per_second() const { return n_tokens / step_seconds; }
 };
 
-// The number of tokens that time_batch() appends to each sequence.
-int64_t timed_tokens(int64_t n_decode);
+// The most tokens that time_batch() appends to each sequence.
+int64_t timed_tokens(int64_t n_decode, int64_t n_guesses = 0);
+int64_t timed_tokens(const Options& options);
 
-// Times n_decode steps of the loop, in which each sequence appends a token behind the first n_tokens that it
-// holds, with forced choices of that locality. The context must have room for one token more than these.
+// Times bench.n_decode steps of the loop, in which each sequence appends tokens behind the first n_tokens
+// that it holds, with the forced choices and the accepted guesses of `bench`. The context must have room for
+// one token more than timed_tokens().
 BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,
-                       std::span<const std::unique_ptr<ByHand>> sequences, int64_t n_tokens, int64_t n_decode,
-                       const Locality& locality);
+                       std::span<const std::unique_ptr<ByHand>> sequences, int64_t n_tokens,
+                       const BenchOptions& bench);
 
 }  // namespace dsv32

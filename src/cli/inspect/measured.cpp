@@ -21,7 +21,9 @@ namespace {
 constexpr int64_t kRealContext = 163840;  // DeepSeek-V3.2's own; a bench may go further
 constexpr int64_t kPagesTogether = 64;    // pages whose keys are made at a time
 constexpr uint8_t kScaleOfOne = 127;      // ue8m0
-constexpr int64_t kUntimed = 3;           // steps that record the CUDA graph and fill the buffers
+// Steps that record CUDA graphs and fill buffers; with guesses there are more graphs, some at the end of a
+// page alone, and the number of guesses is found.
+constexpr int64_t kUntimed = 3, kUntimedGuessing = 64;
 
 class RandomKeys {
  public:
@@ -76,12 +78,35 @@ void change(std::vector<int32_t>& chosen, int64_t n_all, double locality, Rng& r
   std::ranges::sort(chosen);
 }
 
+int64_t untimed_steps(int64_t n_guesses) { return n_guesses > 0 ? kUntimedGuessing : kUntimed; }
+
+// Says of each guess behind right ones whether it is right, as often as the shares ask, evenly spread.
+class Accepted {
+ public:
+  explicit Accepted(std::vector<double> shares) : shares_(std::move(shares)), sums_(shares_.size(), 0.5) {}
+
+  bool is_open() const { return shares_.empty(); }
+  bool next(size_t nth) {
+    sums_[nth] += shares_[nth];
+    if (sums_[nth] < 1) return false;
+    sums_[nth] -= 1;
+    return true;
+  }
+
+ private:
+  std::vector<double> shares_, sums_;
+};
+
 // One request on each sequence, from its admission to its last timed token, and the loop's steps.
 class TimedSteps {
  public:
   TimedSteps(Engine& engine, const Tokenizer& tokenizer, std::span<const std::unique_ptr<ByHand>> sequences,
-             int64_t n_tokens, const Locality& locality)
-      : engine_(engine), sequences_(sequences), forced_(engine, std::ssize(sequences), n_tokens, locality) {
+             int64_t n_tokens, const BenchOptions& bench)
+      : engine_(engine),
+        sequences_(sequences),
+        n_guesses_(std::min(engine.plan().cache.n_guesses, CachePlan::kMostStepGuesses / n_sequences())),
+        forced_(engine, n_sequences(), n_tokens, bench.locality, n_guesses_),
+        accepted_(bench.accepted) {
     const auto first = sequences.front()->tokens().begin();
     std::vector<int32_t> prompt(first, first + n_tokens);
     prompt.push_back(0);
@@ -93,34 +118,81 @@ class TimedSteps {
       request.is_held = true;
       numbers_.push_back(engine.loop().add(std::move(request), listener_));
     }
+    watch();
   }
   ~TimedSteps() {
+    engine_.loop().set_guesser({});
+    engine_.loop().set_drawer({});
     for (const int64_t number : numbers_) engine_.loop().drop(number);
   }
 
-  // Runs a step. Returns its seconds.
-  double make() {
-    forced_.next();
-    const auto start = std::chrono::steady_clock::now();
-    engine_.loop().turn();
-    return seconds_since(start);
+  // Runs steps, and counts and times them.
+  BatchTiming make(int64_t n_steps) {
+    timing_ = {.n_sequences = n_sequences()};
+    for (int64_t i = 0; i < n_steps; ++i) make();
+    const auto n = static_cast<double>(n_steps);
+    timing_.step_seconds /= n, timing_.guess_seconds /= n, timing_.n_tokens /= n;
+    return timing_;
   }
 
-  // Throws the error that ended a request, or Error{internal} when a sequence does not have n_tokens.
+  // Throws the error that ended a request, or Error{internal} when a sequence has less than n_tokens.
   void check(int64_t n_tokens) {
     for (size_t i = 0; i < numbers_.size(); ++i) {
       if (engine_.loop().is_done(numbers_[i])) engine_.loop().take(numbers_[i]);
-      if (std::ssize(sequences_[i]->tokens()) != n_tokens)
+      if (std::ssize(sequences_[i]->tokens()) < n_tokens)
         fail(ErrorKind::internal, format("sequence %zu was left out of a step", i));
     }
   }
 
  private:
+  int64_t n_sequences() const { return std::ssize(sequences_); }
+
+  // Lets the loop tell when guesses are made, and leaves it to the pattern which of them are right.
+  void watch() {
+    engine_.loop().set_guesser([this](const Sequence&, int64_t nth, int32_t guessed) {
+      guessed_at_ = std::chrono::steady_clock::now();
+      n_guessed_each_ = std::max(n_guessed_each_, nth + 1);
+      ++timing_.n_guessed;
+      return guessed;
+    });
+    if (accepted_.is_open()) return;
+    engine_.loop().set_drawer([this](const Sequence& sequence, int64_t ahead, int32_t drawn) {
+      const auto nth = static_cast<size_t>(ahead);
+      if (nth >= sequence.guesses().size()) return drawn;
+      const int32_t guess = sequence.guesses()[nth], other = guess == 0 ? 1 : 0;
+      return accepted_.next(nth) ? guess : other;
+    });
+  }
+
+  // The choices are laid out for as many guesses as the step before had. A single sequence's tokens have the
+  // same places for any number.
+  void make() {
+    forced_.next(n_sequences() == 1 ? n_guesses_ : n_guessed_each_, n_kept_);
+    n_kept_.clear(), n_guessed_each_ = 0;
+    for (const auto& sequence : sequences_) n_kept_.push_back(-std::ssize(sequence->tokens()));
+    const auto start = std::chrono::steady_clock::now();
+    guessed_at_ = start;
+    engine_.loop().turn();
+    timing_.step_seconds += seconds_since(start);
+    timing_.guess_seconds += std::chrono::duration<double>(guessed_at_ - start).count();
+    for (size_t i = 0; i < n_kept_.size(); ++i) n_kept_[i] += std::ssize(sequences_[i]->tokens());
+    const int64_t n_won = std::accumulate(n_kept_.begin(), n_kept_.end(), int64_t{0});
+    timing_.n_tokens += static_cast<double>(n_won);
+    timing_.n_accepted += n_won - n_sequences();
+  }
+
   Engine& engine_;
   std::span<const std::unique_ptr<ByHand>> sequences_;
+  const int64_t n_guesses_;  // the most of a sequence
   ForcedChoices forced_;
+  Accepted accepted_;
   Listener listener_;
   std::vector<int64_t> numbers_;
+  BatchTiming timing_;
+  // Of the last step: when the last guess was made, the most of a sequence, and what each sequence kept.
+  std::chrono::steady_clock::time_point guessed_at_;
+  int64_t n_guessed_each_ = n_guesses_;
+  std::vector<int64_t> n_kept_;
 };
 
 }  // namespace
@@ -231,19 +303,20 @@ uint64_t ForcedChoices::n_bytes(const ModelArgs& args, int64_t n_tokens) {
          sizeof(int32_t);
 }
 
-ForcedChoices::ForcedChoices(Engine& engine, int64_t n_tokens, int64_t n_visible, const Locality& locality)
-    : engine_(engine) {
+ForcedChoices::ForcedChoices(Engine& engine, int64_t n_sequences, int64_t n_visible, const Locality& locality,
+                             int64_t n_guesses)
+    : engine_(engine), n_sequences_(n_sequences), n_tokens_(n_sequences * (1 + n_guesses)) {
   const ModelArgs& args = engine.args();
   for (size_t i = 0; i < engine.plan().stages.size(); ++i) {
     const StagePlan& stage = engine.plan().stages[i];
-    const int64_t n_lists = (stage.end_layer - stage.first_layer) * n_tokens;
+    const int64_t n_layers = stage.end_layer - stage.first_layer;
     Backend& backend = *engine.backends()[i];
-    Stage::Forced forced{.n_tokens = n_tokens};
+    Stage::Forced forced{.n_tokens = n_tokens_};
     if (locality.selection && args.has_indexer() && n_visible > args.index_topk)
-      forced.selection = add(backend, n_lists, args.index_topk, n_visible, *locality.selection);
+      forced.selection = add(backend, n_layers, args.index_topk, n_visible, *locality.selection);
     if (locality.experts && args.n_routed_experts > 0)
       forced.experts =
-          add(backend, n_lists, args.n_activated_experts, args.n_routed_experts, *locality.experts);
+          add(backend, n_layers, args.n_activated_experts, args.n_routed_experts, *locality.experts);
     engine.forward().set_forced(i, forced);
   }
 }
@@ -253,11 +326,12 @@ ForcedChoices::~ForcedChoices() {
 }
 
 // Draws the first choices. Returns their place on the device.
-const int32_t* ForcedChoices::add(Backend& backend, int64_t n_lists, int64_t n_chosen, int64_t n_all,
+const int32_t* ForcedChoices::add(Backend& backend, int64_t n_layers, int64_t n_chosen, int64_t n_all,
                                   double locality) {
+  const int64_t n_lists = n_layers * n_tokens_;
   Choices& added = choices_.emplace_back(
       Choices{&backend, n_all, locality, {backend, Place::device, n_lists * n_chosen, "forced choices"}});
-  std::vector<int32_t> all(static_cast<size_t>(n_all));
+  List all(static_cast<size_t>(n_all));
   std::iota(all.begin(), all.end(), 0);
   for (int64_t list = 0; list < n_lists; ++list) {
     for (size_t i = 0; i < static_cast<size_t>(n_chosen); ++i)
@@ -267,33 +341,56 @@ const int32_t* ForcedChoices::add(Backend& backend, int64_t n_lists, int64_t n_c
   return added.device.data();
 }
 
-void ForcedChoices::next() {
-  for (Choices& choices : choices_) {
-    std::vector<int32_t> all;
-    for (std::vector<int32_t>& chosen : choices.chosen) {
-      if (choices.locality < 1) change(chosen, choices.n_all, choices.locality, rng_);
-      all.insert(all.end(), chosen.begin(), chosen.end());
+// A layer's choices: of each sequence one after the other, beginning behind the last token that was kept.
+void ForcedChoices::follow(const Choices& choices, std::span<List> layer, int64_t n_guesses,
+                           std::span<const int64_t> n_kept) {
+  std::vector<List> last;
+  for (int64_t i = 0; i < n_sequences_; ++i) {
+    const int64_t n = n_kept.empty() ? 1 : std::clamp<int64_t>(n_kept[static_cast<size_t>(i)], 1, n_each_);
+    last.push_back(layer[static_cast<size_t>(i * n_each_ + n - 1)]);
+  }
+  size_t token = 0;
+  for (List& list : last)
+    for (int64_t i = 0; i <= n_guesses; ++i) {
+      if (choices.locality < 1) change(list, choices.n_all, choices.locality, rng_);
+      layer[token++] = list;
     }
+}
+
+void ForcedChoices::next(int64_t n_guesses, std::span<const int64_t> n_kept) {
+  const auto n_tokens = static_cast<size_t>(n_tokens_);
+  for (Choices& choices : choices_) {
+    for (size_t first = 0; first < choices.chosen.size(); first += n_tokens)
+      follow(choices, std::span(choices.chosen).subspan(first, n_tokens), n_guesses, n_kept);
+    List all;
+    for (const List& chosen : choices.chosen) all.insert(all.end(), chosen.begin(), chosen.end());
     choices.backend->upload(choices.device.data(), all.data(), all.size() * sizeof(int32_t));
     choices.backend->download(nullptr, nullptr, 0);
   }
+  n_each_ = 1 + n_guesses;
 }
 
-int64_t timed_tokens(int64_t n_decode) { return kUntimed + n_decode; }
+int64_t timed_tokens(int64_t n_decode, int64_t n_guesses) {
+  return (untimed_steps(n_guesses) + n_decode) * (1 + n_guesses);
+}
+
+int64_t timed_tokens(const Options& options) {
+  return timed_tokens(options.bench.n_decode, options.engine.n_guesses.value_or(kMostGuesses));
+}
 
 BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,
-                       std::span<const std::unique_ptr<ByHand>> sequences, int64_t n_tokens, int64_t n_decode,
-                       const Locality& locality) {
-  TimedSteps steps(engine, tokenizer, sequences, n_tokens, locality);
-  for (int64_t i = 0; i < kUntimed; ++i) steps.make();
+                       std::span<const std::unique_ptr<ByHand>> sequences, int64_t n_tokens,
+                       const BenchOptions& bench) {
+  TimedSteps steps(engine, tokenizer, sequences, n_tokens, bench);
+  const int64_t n_untimed = untimed_steps(engine.plan().cache.n_guesses);
+  steps.make(n_untimed);
   const Forward::BufferTally before = engine.forward().buffer_tally();
-  const double n_steps = static_cast<double>(n_decode);
-  BatchTiming timing{.n_sequences = std::ssize(sequences)};
-  for (int64_t i = 0; i < n_decode; ++i) timing.step_seconds += steps.make() / n_steps;
+  BatchTiming timing = steps.make(bench.n_decode);
   const Forward::BufferTally after = engine.forward().buffer_tally();
+  const auto n_steps = static_cast<double>(bench.n_decode);
   timing.n_rows = static_cast<double>(after.n_rows - before.n_rows) / n_steps;
   timing.n_misses = static_cast<double>(after.n_misses - before.n_misses) / n_steps;
-  steps.check(n_tokens + timed_tokens(n_decode));
+  steps.check(n_tokens + n_untimed + bench.n_decode);
   return timing;
 }
 
