@@ -26,7 +26,7 @@
 #include "tests/support/plain_files.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_file.h"
 
 using namespace dsv32;
 
@@ -53,14 +53,8 @@ void make_endings_unlikely(const std::string& path) {
 
 // A model that is small enough to be asked so much.
 void write_model(const std::string& path) {
-  TinyModel shape;
-  shape.n_layers = 2, shape.n_dense_layers = 1, shape.has_mtp = false;
-  shape.dim = 32, shape.inter_dim = 32, shape.moe_inter_dim = 32;
-  shape.n_heads = 1, shape.q_lora_rank = 32, shape.kv_lora_rank = 32;
-  shape.qk_nope_head_dim = 32, shape.qk_rope_head_dim = 8, shape.v_head_dim = 32;
-  shape.index_n_heads = 1, shape.index_head_dim = 32, shape.index_topk = 32;
-  shape.n_routed_experts = 4, shape.n_activated_experts = 2, shape.n_expert_groups = 1;
-  shape.n_limited_groups = 1, shape.only_types = {TensorType::f32};
+  TinyModel shape = narrow_shape();
+  shape.has_mtp = false;
   write_tiny_model(path, shape);
   make_endings_unlikely(path);
 }

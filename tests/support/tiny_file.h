@@ -22,4 +22,17 @@ inline TinyModel least_shape() {
   return shape;
 }
 
+// The same with every width as small as it can be: for tests with thousands of answers.
+inline TinyModel narrow_shape() {
+  TinyModel shape;
+  shape.n_layers = 2, shape.n_dense_layers = 1;
+  shape.dim = 32, shape.inter_dim = 32, shape.moe_inter_dim = 32;
+  shape.n_heads = 1, shape.q_lora_rank = 32, shape.kv_lora_rank = 32;
+  shape.qk_nope_head_dim = 32, shape.qk_rope_head_dim = 8, shape.v_head_dim = 32;
+  shape.index_n_heads = 1, shape.index_head_dim = 32, shape.index_topk = 32;
+  shape.n_routed_experts = 4, shape.n_activated_experts = 2, shape.n_expert_groups = 1;
+  shape.n_limited_groups = 1, shape.only_types = {TensorType::f32};
+  return shape;
+}
+
 }  // namespace dsv32
