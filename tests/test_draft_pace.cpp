@@ -35,12 +35,16 @@ double run(DraftPace& pace, const Clock& clock, int64_t n_steps, Rng& rng) {
   for (int64_t step = 0; step < n_steps; ++step) {
     const int64_t n_guesses = pace.n_guesses(clock.n_sequences);
     int64_t n_won = clock.n_sequences;
-    for (int64_t sequence = 0; sequence < clock.n_sequences; ++sequence)
-      for (int64_t i = 0; i < n_guesses; ++i, ++n_won)
-        if (static_cast<double>(rng.uniform()) >= clock.right[static_cast<size_t>(i)]) break;
+    Verified verified;
+    for (int64_t sequence = 0; sequence < clock.n_sequences; ++sequence) {
+      int64_t n = 0;
+      while (n < n_guesses && static_cast<double>(rng.uniform()) < clock.right[static_cast<size_t>(n)]) ++n;
+      verified.add(n_guesses, n);
+      n_won += n;
+    }
     const double time =
         clock.seconds[static_cast<size_t>(n_guesses)] * (0.95 + 0.1 * static_cast<double>(rng.uniform()));
-    pace.note(clock.n_sequences, n_guesses, n_won, rng.next() % 100 ? time : 10 * time);
+    pace.note(clock.n_sequences, n_guesses, verified, rng.next() % 100 ? time : 10 * time);
     n_tokens += static_cast<double>(n_won), seconds += time;
   }
   return n_tokens / seconds / clock.best_speed();
@@ -123,7 +127,7 @@ BOOST_AUTO_TEST_CASE(every_number_is_tried_at_first) {
   std::vector<int64_t> n_steps(kMostGuesses + 1);
   for (int i = 0; i < 16; ++i) {
     const int64_t n_guesses = pace.n_guesses(1);
-    pace.note(1, n_guesses, 1, 1);
+    pace.note(1, n_guesses, {}, 1);
     ++n_steps[static_cast<size_t>(n_guesses)];
   }
   for (const int64_t n : n_steps) BOOST_TEST(n == 4);
@@ -134,7 +138,9 @@ BOOST_AUTO_TEST_CASE(the_slow_first_step_of_a_kind_says_nothing) {
   std::vector<bool> is_known(kMostGuesses + 1);
   for (int i = 0; i < 100; ++i) {
     const auto n_guesses = static_cast<size_t>(pace.n_guesses(1));
-    pace.note(1, pace.n_guesses(1), 1 + pace.n_guesses(1), is_known[n_guesses] ? 1 : 1000);
+    Verified verified;
+    verified.add(pace.n_guesses(1), pace.n_guesses(1));
+    pace.note(1, pace.n_guesses(1), verified, is_known[n_guesses] ? 1 : 1000);
     is_known[n_guesses] = true;
   }
   BOOST_TEST(pace.n_guesses(1) == 3);

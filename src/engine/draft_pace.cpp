@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cassert>
-#include <vector>
 
 #include "context/cache_plan.h"
 
@@ -26,14 +24,6 @@ int64_t most_of_each(int64_t most, int64_t n_sequences) {
 
 size_t class_of(int64_t n_sequences) { return std::bit_width(static_cast<uint64_t>(n_sequences - 1)); }
 
-// The chances of the sums of two numbers, of which those are the chances.
-std::vector<double> sums_of(const std::vector<double>& a, const std::vector<double>& b) {
-  std::vector<double> sums(a.size() + b.size() - 1);
-  for (size_t i = 0; i < a.size(); ++i)
-    for (size_t j = 0; j < b.size(); ++j) sums[i + j] += a[i] * b[j];
-  return sums;
-}
-
 }  // namespace
 
 DraftPace::DraftPace(int64_t most, bool is_open) : most_(most), is_open_(is_open) {}
@@ -46,11 +36,10 @@ int64_t DraftPace::n_guesses(int64_t n_sequences) const {
   return best(kinds, n_most, kGain);
 }
 
-void DraftPace::note(int64_t n_sequences, int64_t n_guesses, int64_t n_tokens, double seconds) {
+void DraftPace::note(int64_t n_sequences, int64_t n_guesses, const Verified& verified, double seconds) {
   const int64_t n_most = most_of_each(most_, n_sequences);
   if (!is_open_ || n_most == 0 || n_guesses > n_most) return;
-  assert(n_tokens >= n_sequences && n_tokens <= n_sequences * (1 + n_guesses));
-  note_right(n_sequences, n_guesses, n_tokens - n_sequences);
+  note_right(verified);
   Kinds& kinds = classes_[class_of(n_sequences)];
   bool& is_known = is_known_[static_cast<size_t>(n_sequences)][static_cast<size_t>(n_guesses)];
   if (is_known) note_seconds(kinds, n_most, n_guesses, seconds);
@@ -75,23 +64,13 @@ int64_t DraftPace::best(const Kinds& kinds, int64_t n_most, double gain) const {
   return best;
 }
 
-void DraftPace::note_right(int64_t n_sequences, int64_t n_guesses, int64_t n_right) {
-  std::vector<double> chances(static_cast<size_t>(n_guesses) + 1, 1);  // that so many are right
-  for (size_t i = 0; i < static_cast<size_t>(n_guesses); ++i)
-    chances[i + 1] = chances[i] * right_[i], chances[i] *= 1 - right_[i];
-  std::vector<double> others{1};  // the chance of each sum of all sequences but one
-  for (int64_t i = 1; i < n_sequences; ++i) others = sums_of(others, chances);
-  // What the sum says about one sequence: the chance that it has at least so many right ones.
-  std::vector<double> at_least(chances.size() + 1);
-  for (size_t n = chances.size(); n-- > 0;) {
-    const size_t rest = static_cast<size_t>(n_right) - n;  // of fewer than n: beyond all sums
-    at_least[n] = at_least[n + 1] + (rest < others.size() ? chances[n] * others[rest] : 0);
-  }
-  for (size_t i = 0; i < static_cast<size_t>(n_guesses); ++i) {
-    const double n = static_cast<double>(n_sequences) * at_least[i] / at_least[0];
-    if (n == 0) break;
+void DraftPace::note_right(const Verified& verified) {
+  for (size_t i = 0; i < right_.size(); ++i) {
+    if (verified.n_tried[i] == 0) return;
+    const auto n = static_cast<double>(verified.n_tried[i]);
     weight_[i] = std::min(weight_[i] + n, kRemembered);
-    right_[i] += (at_least[i + 1] / at_least[i] - right_[i]) * std::min(n / weight_[i], 1.);
+    const double share = static_cast<double>(verified.n_right[i]) / n;
+    right_[i] += (share - right_[i]) * std::min(n / weight_[i], 1.);
     right_[i] = std::clamp(right_[i], kLeastShare, 1 - kLeastShare);
   }
 }

@@ -7,6 +7,7 @@
 // each. No answer depends on the choice.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -14,6 +15,16 @@
 #include "engine/plan.h"
 
 namespace dsv32 {
+
+// What became of a step's guesses: how many of the i-th ones followed right ones only, and were right.
+struct Verified {
+  std::array<int64_t, kMostGuesses> n_tried{}, n_right{};
+
+  void add(int64_t n_guesses, int64_t n_accepted) {  // of a sequence
+    for (int64_t i = 0; i < std::min(n_accepted + 1, n_guesses); ++i) ++n_tried[static_cast<size_t>(i)];
+    for (int64_t i = 0; i < n_accepted; ++i) ++n_right[static_cast<size_t>(i)];
+  }
+};
 
 class DraftPace {
  public:
@@ -24,9 +35,8 @@ class DraftPace {
   // Guesses of each sequence for the next decode step of n_sequences.
   int64_t n_guesses(int64_t n_sequences) const;
 
-  // A step of n_sequences, with its guessing, took so long. n_guesses: the most of a sequence. n_tokens were
-  // won by all sequences together: of each the next one, and the right guesses.
-  void note(int64_t n_sequences, int64_t n_guesses, int64_t n_tokens, double seconds);
+  // A step of n_sequences, with its guessing, took so long. n_guesses: the most of a sequence.
+  void note(int64_t n_sequences, int64_t n_guesses, const Verified& verified, double seconds);
 
  private:
   // Steps of a class with one number of guesses.
@@ -41,7 +51,7 @@ class DraftPace {
   std::optional<int64_t> first_unknown(const Kinds& kinds, int64_t n_most) const;
   // The one with the most tokens a second, with `gain` for each step that it was not taken.
   int64_t best(const Kinds& kinds, int64_t n_most, double gain) const;
-  void note_right(int64_t n_sequences, int64_t n_guesses, int64_t n_right);
+  void note_right(const Verified& verified);
   void note_seconds(Kinds& kinds, int64_t n_most, int64_t n_guesses, double seconds);
 
   const int64_t most_;

@@ -166,8 +166,8 @@ void Loop::decode(std::vector<Sequence*> sequences) {
     step.sequences.resize(step.tokens.size(), &sequence->cached());
   }
   engine_.forward().run(std::move(step));
-  const int64_t n_accepted = draw(stepping), n_sequences = std::ssize(stepping);
-  pace_.note(n_sequences, n_guesses, n_sequences + n_accepted, seconds_since(start));
+  const Verified verified = draw(stepping);
+  pace_.note(std::ssize(stepping), n_guesses, verified, seconds_since(start));
 }
 
 // Lets the block for drafts guess tokens of each sequence. Returns how many at most.
@@ -233,8 +233,8 @@ void Loop::sample(std::span<Row> rows, int64_t n_top) {
 }
 
 // Draws each sequence's next token, and as many more as its guesses are right. What follows the first wrong
-// guess is cut off. Returns how many guesses were right.
-int64_t Loop::draw(std::span<Sequence* const> sequences) {
+// guess is cut off.
+Verified Loop::draw(std::span<Sequence* const> sequences) {
   int64_t n_top = -1;
   std::vector<Row> rows;
   for (Sequence* sequence : sequences) {
@@ -244,18 +244,19 @@ int64_t Loop::draw(std::span<Sequence* const> sequences) {
   }
   sample(rows, n_top);
   std::vector<Stage::Cut> cuts;
-  int64_t n_accepted = 0;
+  Verified verified;
   for (size_t first = 0, n = 0; first < rows.size(); first += n) {
     Sequence& sequence = *rows[first].sequence;
     n = sequence.guesses().size() + 1;
     take_rows(std::span(rows).subspan(first, n));
     const int64_t n_kept = sequence.end_guesses(), n_wrong = sequence.cached().n_tokens() - n_kept;
-    n_accepted += static_cast<int64_t>(n) - 1 - n_wrong;
+    const auto n_guesses = static_cast<int64_t>(n) - 1;
+    verified.add(n_guesses, n_guesses - n_wrong);
     if (n_wrong > 0) cuts.push_back({&sequence.cached(), n_kept});
   }
   engine_.forward().cut(cuts);
   for (Sequence* sequence : sequences) rest_if_done(*sequence);
-  return n_accepted;
+  return verified;
 }
 
 // Takes the tokens drawn for one sequence, up to the first that was not guessed. Logits that are not finite

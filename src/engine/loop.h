@@ -73,7 +73,7 @@ class Loop : public Answerer {
   };
   std::vector<SampleRule> rules_of(std::span<Row> rows);
   void sample(std::span<Row> rows, int64_t n_top);
-  int64_t draw(std::span<Sequence* const> sequences);
+  Verified draw(std::span<Sequence* const> sequences);
   void take_rows(std::span<Row> rows);
 
   StepPlan plan();
