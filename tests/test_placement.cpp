@@ -31,7 +31,8 @@ uint64_t device_bytes(const PlacementInput& in, int64_t first, int64_t end, cons
   }
   const bool is_first = first == 0, is_last = end == std::ssize(in.model.layers);
   if (is_first) n += in.model.embedding;
-  if (is_last) n += in.model.head;
+  if (is_last) n += in.model.head + in.model.draft;
+  if (is_last && !is_first) n += in.model.draft_embedding;
   if (is_first && is_last) n -= in.model.tied;
   return n + (n_streamed > 0 ? in.stream_bytes : 0);
 }
@@ -40,7 +41,7 @@ uint64_t device_read(const PlacementInput& in, int64_t first, int64_t end, const
   uint64_t n = 0;
   for (int64_t i = first; i < end; ++i) {
     const LayerBytes& layer = in.model.layers.at(static_cast<size_t>(i));
-    n += layer.core + (on_host.at(static_cast<size_t>(i)) ? 0 : layer.experts_read);
+    n += (layer.is_draft ? 0 : layer.core) + (on_host.at(static_cast<size_t>(i)) ? 0 : layer.experts_read);
   }
   if (first == 0) n += in.model.embedding_read;
   if (end == std::ssize(in.model.layers)) n += in.model.head;
@@ -154,6 +155,7 @@ class EveryChoice {
       return;
     }
     for (int64_t end = first + 1; end <= n_layers; ++end) {
+      if (end < n_layers && in_.model.layers[static_cast<size_t>(end)].is_draft) continue;  // never alone
       const std::vector<size_t> layers = with_experts(in_, first, end);
       for (size_t n_host = 0; n_host <= (given_ ? 0 : layers.size()); ++n_host) {
         if (!given_) set_evenly(on_host_, layers, n_host);
@@ -219,13 +221,17 @@ ModelBytes random_model(Rng& rng, size_t n_layers) {
   }
   model.embedding = up_to(rng, 9), model.embedding_read = up_to(rng, 1), model.head = up_to(rng, 9);
   if (up_to(rng, 9) == 0) model.tied = model.embedding, model.head += model.embedding;
+  if (up_to(rng, 3) == 0 && n_layers > 1) {
+    model.layers.back() = {.core = core + experts, .is_draft = true};
+    model.draft = up_to(rng, 9), model.draft_embedding = up_to(rng, 1) * model.embedding;
+  }
   return model;
 }
 
 PlacementInput random_machine(Rng& rng, size_t most_layers, size_t most_devices) {
   PlacementInput in;
   in.model = random_model(rng, 1 + up_to(rng, most_layers - 1));
-  const size_t n_layers = in.model.layers.size(),
+  const size_t n_layers = in.model.layers.size() - in.model.layers.back().is_draft,
                n_devices = 1 + up_to(rng, std::min(most_devices, n_layers) - 1);
   in.device_bytes = up_to(rng, 10), in.layer_bytes = up_to(rng, 3), in.row_bytes = up_to(rng, 2);
   in.stream_bytes = up_to(rng, 30);

@@ -55,28 +55,34 @@ BOOST_AUTO_TEST_SUITE(plan)
 // frequencies), whether rows are resident, mirrored or streamed.
 BOOST_AUTO_TEST_CASE(everything_that_is_allocated_is_planned) {
   const GgufFile file(tiny_path());
-  const ModelArgs args = read_model_args(file).without_draft();
-  for (const bool is_apart : {false, true})
-    for (const int64_t n_rows : {kEveryRow, int64_t{70}}) {
-      ApartBackend backend(is_apart);
-      const Weights weights = load_weights(file, args, backend);
-      EngineOptions options;
-      options.context = 1000, options.topk_buffer = n_rows;
-      const MemoryPlan plan =
-          make_plan(args, options, {.is_apart = is_apart, .weights = model_bytes(file, args)});
-      const uint64_t n_before = backend.memory_info(Place::host).n_bytes_used;
-      const StageLayers stage{&backend, args.n_layers};
-      LatentCache cache({&stage, 1}, plan.cache);
-      const Forward forward({&stage, 1}, args, weights, cache,
-                            StageSizes{plan.chunk, plan.cache.max_context});
-      RowSampler sampler(backend, plan.cache.max_seqs);
-      sampler.mask_of(0, args.vocab_size);
-      const std::unique_ptr<CachedSequence> sequence = cache.open();
-      const uint64_t n_used = backend.memory_info(Place::host).n_bytes_used - n_before;
-      const uint64_t n_planned = plan.n_bytes(Place::device) + plan.n_bytes(Place::host);
-      const uint64_t n_frequency_bytes = static_cast<uint64_t>(args.qk_rope_head_dim / 2) * sizeof(float);
-      BOOST_TEST(n_used == n_planned + n_frequency_bytes - (is_apart ? plan.n_weight_bytes : 0));
-    }
+  for (const auto& [is_apart, n_rows, n_draft] : {std::tuple{false, kEveryRow, 0},
+                                                  {false, 70, 0},
+                                                  {true, kEveryRow, 0},
+                                                  {true, 70, 0},
+                                                  {false, kEveryRow, 1},
+                                                  {false, 70, 1},
+                                                  {true, kEveryRow, 1},
+                                                  {true, 70, 1}}) {
+    ModelArgs args = read_model_args(file);
+    args.n_draft_layers = n_draft;
+    ApartBackend backend(is_apart);
+    const Weights weights = load_weights(file, args, backend);
+    EngineOptions options;
+    options.context = 1000, options.topk_buffer = n_rows, options.n_guesses = 2;
+    const MemoryPlan plan =
+        make_plan(args, options, {.is_apart = is_apart, .weights = model_bytes(file, args)});
+    const uint64_t n_before = backend.memory_info(Place::host).n_bytes_used;
+    const StageLayers stage{&backend, args.n_all_layers()};
+    LatentCache cache({&stage, 1}, plan.cache);
+    const Forward forward({&stage, 1}, args, weights, cache, StageSizes{plan.chunk, plan.cache.max_context});
+    RowSampler sampler(backend, plan.cache.max_step_tokens());
+    sampler.mask_of(0, args.vocab_size);
+    const std::unique_ptr<CachedSequence> sequence = cache.open();
+    const uint64_t n_used = backend.memory_info(Place::host).n_bytes_used - n_before;
+    const uint64_t n_planned = plan.n_bytes(Place::device) + plan.n_bytes(Place::host);
+    const uint64_t n_frequency_bytes = static_cast<uint64_t>(args.qk_rope_head_dim / 2) * sizeof(float);
+    BOOST_TEST(n_used == n_planned + n_frequency_bytes - (is_apart ? plan.n_weight_bytes : 0));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_limit_on_host_memory_holds) {
@@ -272,7 +278,7 @@ BOOST_AUTO_TEST_CASE(a_batch_leaves_experts_where_they_are_for_one) {
 // The logits of a step of all sequences have their place in the plan.
 BOOST_AUTO_TEST_CASE(logits_are_planned_for_a_step_of_all_sequences) {
   const GgufFile file(tiny_path());
-  const ModelArgs args = read_model_args(file);
+  const ModelArgs args = read_model_args(file).without_draft();
   EngineOptions options;
   options.backend = "cpu", options.context = 64, options.max_seqs = 12, options.pool = 12 * 64;
   Engine engine(file, options);
@@ -292,6 +298,84 @@ BOOST_AUTO_TEST_CASE(logits_are_planned_for_a_step_of_all_sequences) {
   const uint64_t n_weights = bare.memory_info(Place::host).n_bytes_used;
   BOOST_TEST(engine.backend().memory_info(Place::host).n_bytes_used - n_weights ==
              n_planned + n_frequency_bytes);
+}
+
+// The block for drafts is a layer more on the last device, of which a plain step reads nothing.
+BOOST_AUTO_TEST_CASE(the_block_for_drafts_is_planned_as_a_layer_of_the_last_device) {
+  ModelArgs args = full_size_args(61, 3);
+  args.n_draft_layers = 1;
+  Machine machine = gpu(140 * kGiB);
+  machine.devices.push_back(machine.devices.front());
+  machine.weights = model_bytes(args, {TensorType::q2_k, TensorType::q8_0});
+  EngineOptions options;
+  options.context = 32768, options.gpus = {0, 1}, options.n_guesses = 3;
+  const MemoryPlan with = make_plan(args, options, machine),
+                   without = make_plan(args.without_draft(), options, machine);
+  BOOST_TEST(with.cache.n_layers == 62);
+  BOOST_TEST(with.cache.n_draft_layers == 1);
+  BOOST_TEST(with.cache.n_guesses == 3);
+  BOOST_TEST(with.cache.max_step_tokens() == 4);
+  BOOST_TEST(with.has_host_experts.size() == 62u);
+  BOOST_TEST(with.stages.back().end_layer == 62);
+  BOOST_TEST(with.n_bytes_read() == without.n_bytes_read());
+  const ModelBytes& bytes = machine.weights;
+  const uint64_t n_block = bytes.layers.back().core + bytes.draft;
+  BOOST_TEST(n_block > uint64_t{13} << 29);  // 13.5 billion values at 2.6 bits and more
+  BOOST_TEST(with.n_weight_bytes == without.n_weight_bytes + n_block);
+  const auto n_weights = [](const MemoryPlan& plan) {
+    return plan.stages[0].n_weight_bytes + plan.stages[1].n_weight_bytes;
+  };
+  BOOST_TEST(n_weights(with) == n_weights(without) + n_block + bytes.embedding);  // its device's own
+  BOOST_TEST(bytes_of(with, "index_key_bytes") * 61 == bytes_of(without, "index_key_bytes") * 62);
+  BOOST_TEST(bytes_of(with, "latent_row_bytes") * 61 == bytes_of(without, "latent_row_bytes") * 62);
+  const auto speed = [&](const MemoryPlan& plan) { return *expected_speed(args, plan, machine); };
+  BOOST_TEST(speed(with).decode_rate == speed(without).decode_rate);
+  BOOST_TEST(without.cache.n_guesses == 0);
+  BOOST_TEST(without.cache.max_step_tokens() == 1);
+}
+
+// A block for drafts that nobody asked for takes no room from anything else.
+BOOST_AUTO_TEST_CASE(drafts_are_left_out_where_they_take_room_from_something_else) {
+  ModelArgs args = full_size_args(61, 3);
+  args.n_draft_layers = 1, args.max_seq_len = 65536;
+  const ModelBytes bytes = model_bytes(args, {TensorType::q2_k, TensorType::q8_0});
+  const auto has_drafts = [&](const EngineOptions& options, uint64_t n_free) {
+    Machine machine = gpu(n_free);
+    machine.weights = bytes;
+    const ModelArgs suitable = with_suitable_draft(args, options, machine);
+    BOOST_TEST(make_plan(suitable, options, machine).cache.n_draft_layers == suitable.n_draft_layers);
+    return suitable.n_draft_layers > 0;
+  };
+  EngineOptions open;
+  open.n_guesses = {};
+  const uint64_t n_model = total_bytes(without_draft(bytes)), n_all = total_bytes(bytes);
+  BOOST_TEST(has_drafts(open, n_all + 40 * kGiB));
+  BOOST_TEST(!has_drafts(open, n_model + 4 * kGiB));  // experts would go to the host
+  BOOST_TEST(!has_drafts(open, n_model - kGiB));      // they do already
+  EngineOptions asked = open, off = open;
+  asked.n_guesses = 2, off.n_guesses = 0;
+  BOOST_TEST(has_drafts(asked, n_model - kGiB));
+  BOOST_TEST(!has_drafts(off, n_all + 40 * kGiB));
+  EngineOptions on_host = open;
+  on_host.n_cpu_experts = 2;
+  BOOST_TEST(!has_drafts(on_host, n_all + 40 * kGiB));
+  // Between too little and enough there is one border, below which context or buffers would shrink.
+  bool had = false;
+  for (uint64_t n_free = n_all; n_free < n_all + 40 * kGiB; n_free += 2 * kGiB) {
+    const bool has = has_drafts(open, n_free);
+    BOOST_TEST((has || !had));
+    had = has;
+  }
+  Machine machine = gpu(n_all + 8 * kGiB);
+  machine.weights = bytes;
+  EngineOptions many = open;
+  many.max_seqs = kAsManyAsSuit, many.pool = kAllContexts;
+  const ModelArgs suitable = with_suitable_draft(args, many, machine);
+  const MemoryPlan plain = make_plan(args.without_draft(),
+                                     with_suitable_batch(args.without_draft(), many, machine), machine),
+                   chosen = make_plan(suitable, with_suitable_batch(suitable, many, machine), machine);
+  BOOST_TEST(chosen.cache.max_seqs == plain.cache.max_seqs);
+  BOOST_TEST(with_suitable_draft(args.without_draft(), asked, machine).n_draft_layers == 0);
 }
 
 // In decode a part of the host's experts comes through the same window: also when prompts need little of it.

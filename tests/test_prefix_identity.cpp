@@ -65,6 +65,12 @@ BOOST_AUTO_TEST_CASE(only_the_same_model_finds_its_pages) {
   other_type.kv_type = KvType::bf16;
   BOOST_TEST(n_found(other_type, tiny_path()) == 0);
 
+  EngineOptions drafting = same;  // its pages hold the block for drafts too
+  drafting.n_guesses = 1;
+  BOOST_TEST(n_found(drafting, tiny_path()) == 0);
+  BOOST_TEST(n_found(drafting, tiny_path()) == n_stored);
+  BOOST_TEST(n_found(same, tiny_path()) == n_stored);
+
   TinyModel shape;
   shape.n_layers = 2, shape.n_dense_layers = 1, shape.index_topk = 32;
   const auto other_model = [&](const char* name, const TinyModel& other) {

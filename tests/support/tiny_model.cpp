@@ -268,7 +268,12 @@ void ModelWriter::add_mtp() {
   add_matrix(block("nextn.eh_proj.weight"), attention_types_, {2 * uint64_t{shape_.dim}, shape_.dim});
   add_norm(block("nextn.enorm.weight"), shape_.dim);
   add_norm(block("nextn.hnorm.weight"), shape_.dim);
-  add_norm(block("nextn.shared_head_norm.weight"), shape_.dim);
+  if (shape_.has_mtp_embed)
+    add_matrix(block("nextn.embed_tokens.weight"), attention_types_, {shape_.dim, n_vocab_}, 1.0f);
+  if (shape_.has_mtp_head)
+    add_matrix(block("nextn.shared_head_head.weight"), output_types_, {shape_.dim, n_vocab_},
+               3 / std::sqrt(float(shape_.dim)));
+  if (shape_.has_mtp_norm) add_norm(block("nextn.shared_head_norm.weight"), shape_.dim);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Writes random models of DeepSeek-V3.2's shape, small enough for a test and deterministic from their seed.
 //
-// The default has the real attention geometry, sixteen storage types among its weights, and an MTP block to
-// be skipped. Tests change fields to get other shapes, older files (no indexer, no group keys) and
-// wrong ones.
+// The default has the real attention geometry, sixteen storage types among its weights, and a complete block
+// for drafts (MTP) behind its layers. Tests change fields to get other shapes, older files (no indexer, no
+// group keys) and wrong ones.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,10 @@ struct TinyModel {
   uint32_t n_expert_groups = 4, n_limited_groups = 2;
   uint32_t context_length = 16384, original_seq_len = 4096;
 
-  bool has_indexer = true;    // false: neither its keys nor its tensors
-  bool has_mtp = true;        // one MTP block after the main layers
+  bool has_indexer = true;  // false: neither its keys nor its tensors
+  bool has_mtp = true;      // one block for drafts after the main layers
+  // Whether that block has an embedding, a head and a norm before it of its own.
+  bool has_mtp_embed = false, has_mtp_head = false, has_mtp_norm = true;
   bool fuse_gate_up = false;  // ffn_gate_up_exps, gate rows first, replaces ffn_gate_exps and ffn_up_exps
 
   std::vector<TensorType> only_types = {};           // matrices take these in turn, where their rows allow it
