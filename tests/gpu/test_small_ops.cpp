@@ -55,6 +55,27 @@ BOOST_AUTO_TEST_CASE(norms_agree) {
     }
 }
 
+// Two norms whose rows alternate, as the block for drafts joins them; what lies between is left alone.
+BOOST_AUTO_TEST_CASE(norms_may_leave_gaps) {
+  TestLaunch test;
+  for (const int64_t width : {7, 512, 7168})
+    for (const int64_t n_rows : {1, 33}) {
+      const auto n = static_cast<size_t>(n_rows * width);
+      const DeviceArray<float> x(random_floats(n, 1)), weight(random_floats(static_cast<size_t>(width), 2));
+      const DeviceArray<float> dense(n), joined(std::vector<float>(2 * n, 5.0f));
+      const RmsNorm op{x.data(), width, weight.data(), 1e-6f, dense.data(), n_rows, width};
+      RmsNorm apart = op;
+      apart.out = joined.data() + width, apart.out_stride = 2 * width;
+      cuda::rms_norm(op, test.launch());
+      cuda::rms_norm(apart, test.launch());
+      std::vector<float> expected(2 * n, 5.0f);
+      const std::vector<float> rows = dense.values();
+      for (int64_t r = 0; r < n_rows; ++r)
+        std::copy_n(rows.begin() + r * width, width, expected.begin() + (2 * r + 1) * width);
+      BOOST_TEST(joined.values() == expected);
+    }
+}
+
 // The norms, turns and transforms of what is kept: f32 sums in another order, sine and cosine to a few ulp.
 // The bytes of rows and keys have a case of their own (test_transfer.cpp).
 BOOST_AUTO_TEST_CASE(what_is_kept_of_tokens_agrees) {
@@ -198,6 +219,27 @@ BOOST_AUTO_TEST_CASE(embedding_rows_agree_in_every_format) {
     cuda::put_in_bands(table, test.launch());
     cuda::embed({step.device(), table, out.data()}, test.launch());
     BOOST_TEST((out.values() == ours), type_name(type) << " in bands");
+  }
+}
+
+// Hidden states gathered by their numbers, with rows of any length and a table that tells of no rows.
+BOOST_AUTO_TEST_CASE(rows_of_floats_are_gathered) {
+  TestLaunch test;
+  for (const int64_t dim : {1, 30, 512, 7168}) {
+    const std::vector<int32_t> numbers = {4, 0, 4, 31, 17};
+    const std::vector<float> rows = random_floats(static_cast<size_t>(32 * dim), 14);
+    const DeviceArray<float> device_rows(rows), out(numbers.size() * static_cast<size_t>(dim));
+    const DeviceArray<int32_t> device_numbers(numbers);
+    Embed op;
+    op.step.n_tokens = std::ssize(numbers), op.step.tokens = device_numbers.data();
+    op.table.data = reinterpret_cast<const uint8_t*>(device_rows.data());
+    op.table.n_cols = dim, op.table.row_bytes = static_cast<size_t>(dim) * sizeof(float);
+    op.out = out.data();
+    cuda::embed(op, test.launch());
+    std::vector<float> expected;
+    for (const int32_t i : numbers)
+      expected.insert(expected.end(), rows.begin() + i * dim, rows.begin() + (i + 1) * dim);
+    BOOST_TEST(out.values() == expected);
   }
 }
 

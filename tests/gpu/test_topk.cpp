@@ -42,11 +42,12 @@ float adversarial_score(int kind, size_t i, Rng& rng) {
   }
 }
 
-// Scores -> the top-k by a full stable sort: ties keep the lower position first, NaN is below everything.
-std::vector<int32_t> select_by_sorting(const float* scores, size_t n, size_t topk) {
-  std::vector<int32_t> positions(n);
-  std::iota(positions.begin(), positions.end(), 0);
-  if (n <= topk) return positions;
+// Scores of positions up to n -> the top-k of those from `first` on by a full stable sort: ties keep the
+// lower position first, NaN is below everything.
+std::vector<int32_t> select_by_sorting(const float* scores, size_t n, size_t topk, size_t first) {
+  std::vector<int32_t> positions(n - first);
+  std::iota(positions.begin(), positions.end(), static_cast<int32_t>(first));
+  if (positions.size() <= topk) return positions;
   std::ranges::stable_sort(positions, [&](int32_t a, int32_t b) {
     const float x = scores[a], y = scores[b];
     if (std::isnan(x) || std::isnan(y)) return !std::isnan(x) && std::isnan(y);
@@ -76,19 +77,20 @@ struct Rows {
 };
 
 // Runs the launcher on the rows and compares every row with the sort. `max_pos` may be more than the truth.
-void check_rows(TestLaunch& gpu, const Rows& rows, int64_t topk, int64_t max_pos) {
+void check_rows(TestLaunch& gpu, const Rows& rows, int64_t topk, int64_t max_pos, int32_t first = 0) {
   const size_t n_tokens = rows.pos.size();
   const DeviceArray<float> scores(rows.scores);
   const DeviceArray<int32_t> pos(rows.pos);
   const DeviceArray<int32_t> selected(n_tokens * static_cast<size_t>(topk)), n_selected(n_tokens);
   const StepTokens step{static_cast<int64_t>(n_tokens), 1, max_pos, nullptr, pos.data(), nullptr};
-  cuda::select_topk(
-      {step, scores.data(), static_cast<int64_t>(rows.stride), topk, selected.data(), n_selected.data()},
-      gpu.launch());
+  cuda::select_topk({step, scores.data(), static_cast<int64_t>(rows.stride), topk, selected.data(),
+                     n_selected.data(), first},
+                    gpu.launch());
   const std::vector<int32_t> chosen = selected.values(), counts = n_selected.values();
   for (size_t t = 0; t < n_tokens; ++t) {
     const std::vector<int32_t> expected =
-        select_by_sorting(rows.row(t), static_cast<size_t>(rows.pos[t]) + 1, static_cast<size_t>(topk));
+        select_by_sorting(rows.row(t), static_cast<size_t>(rows.pos[t]) + 1, static_cast<size_t>(topk),
+                          static_cast<size_t>(first));
     BOOST_TEST_INFO("row " << t << " of " << n_tokens << ", " << rows.pos[t] + 1 << " scores, top " << topk);
     BOOST_REQUIRE_EQUAL(counts[t], static_cast<int32_t>(expected.size()));
     const auto begin = chosen.begin() + static_cast<std::ptrdiff_t>(t) * topk;
@@ -178,6 +180,23 @@ BOOST_AUTO_TEST_CASE(the_bound_on_positions_may_be_far_off, *boost::unit_test::p
   }
 }
 
+// Rows of every alignment, short and long, whose first score is the largest or no number: position 0 is never
+// selected.
+BOOST_AUTO_TEST_CASE(selections_may_begin_at_position_1, *boost::unit_test::precondition(needs_gpu)) {
+  TestLaunch gpu;
+  int n_cases = 0;
+  for (const size_t n : {2, 64, 65, 66, 67, 2049, 2050, 2051, 8192, 8193, 40000, 131072})
+    for (const int kind : {0, 1, 2, 3, 8, 10, 12}) {
+      if (is_left_out(n_cases, 12)) continue;
+      Rows rows({n, n, n, n}, {kind, kind, kind, kind}, 1 + n % 3, n);
+      for (size_t t = 0; t < 4; ++t) rows.scores[t * rows.stride] = t % 2 ? NAN : kInfinity;
+      check_rows(gpu, rows, n > 100 ? 2048 : 64, longest(rows), 1);
+      Rows alone({n}, {kind}, 0, n);
+      alone.scores[0] = kInfinity;
+      check_rows(gpu, alone, 64, longest(alone), 1);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(without_scores_all_positions_are_selected, *boost::unit_test::precondition(needs_gpu)) {
   TestLaunch gpu;
   const std::vector<int32_t> positions = {0, 1, 5, 1500, 2047};
@@ -191,6 +210,12 @@ BOOST_AUTO_TEST_CASE(without_scores_all_positions_are_selected, *boost::unit_tes
     BOOST_REQUIRE_EQUAL(counts[t], positions[t] + 1);
     for (int32_t i = 0; i < counts[t]; ++i) BOOST_REQUIRE_EQUAL(chosen[t * 2048 + static_cast<size_t>(i)], i);
   }
+  const DeviceArray<int32_t> last(std::vector<int32_t>{1500});
+  cuda::select_topk(
+      {{1, 1, 1500, nullptr, last.data(), nullptr}, nullptr, 0, 2048, selected.data(), n_selected.data(), 1},
+      gpu.launch());
+  BOOST_TEST(n_selected.values()[0] == 1500);
+  BOOST_TEST((selected.values()[0] == 1 && selected.values()[1499] == 1500));
 }
 
 // Twice the same: nothing depends on the order in which blocks come; and it can be captured.
