@@ -236,24 +236,28 @@ void Sequence::begin_guesses() {
 }
 
 // A guess stays in the page of the next token, which is reserved; its row must fit into the buffer beside
-// those that all tokens of the step select. What follows the end of thinking or of the answer is not guessed.
+// those that all tokens of the step select. What follows the end of the answer is not guessed.
 bool Sequence::may_guess() const {
   const int64_t n = std::ssize(guesses_), n_wanted = request_.options.n_most();
   if (cached_->n_tokens() % kPageTokens + n + 1 >= kPageTokens || n + 1 >= context_left()) return false;
   if (n_wanted >= 0 && n_drawn() + n + 1 >= n_wanted) return false;
   const int64_t topk = std::min(engine_.args().index_topk, engine_.plan().cache.max_context);
   if (!cached_->is_resident() && (n + 2) * (topk + 1) > cached_->n_slots()) return false;
-  if (guesses_.empty()) return true;
-  const int32_t last = guesses_.back();
-  return !request_.tokenizer->is_end_of_generation(last) &&
-         !(parser_->is_thinking() && request_.tokenizer->find("</think>") == last);
+  return guesses_.empty() || !request_.tokenizer->is_end_of_generation(guesses_.back());
 }
 
 void Sequence::guess(int32_t token) {
+  if (constraint_) {
+    constraints_ahead_.push_back(constraints_ahead_.empty() ? *constraint_ : constraints_ahead_.back());
+    if (!thinks(std::ssize(guesses_))) constraints_ahead_.back().push(token);
+  }
   guesses_.push_back(token);
-  if (!constraint_) return;
-  constraints_ahead_.push_back(constraints_ahead_.empty() ? *constraint_ : constraints_ahead_.back());
-  if (!parser_->is_thinking()) constraints_ahead_.back().push(token);
+}
+
+bool Sequence::thinks(int64_t ahead) const {
+  const int32_t end = request_.tokenizer->find("</think>").value_or(-1);
+  return parser_->is_thinking() &&
+         std::find(guesses_.begin(), guesses_.begin() + ahead, end) == guesses_.begin() + ahead;
 }
 
 bool Sequence::accepts_guess() {

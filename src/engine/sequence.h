@@ -122,7 +122,7 @@ class Sequence : public SequenceState {
   WantedMask wanted_mask(std::span<uint32_t> words, int64_t ahead) {
     Constraint* constraint =
         ahead == 0 ? constraint_.get() : &constraints_ahead_[static_cast<size_t>(ahead - 1)];
-    return {constraint, !parser_->is_thinking(), words};
+    return {constraint, !thinks(ahead), words};
   }
   // Takes the drawn token. If the answer goes on, next_token() is the next one to be computed.
   void push(const TokenRecord& drawn);
@@ -162,6 +162,8 @@ class Sequence : public SequenceState {
   int64_t n_reusable_prompt() const;
   void remember();
   void prompt_nears(int64_t n_done);
+  // Whether the token after the next `ahead` ones is thought, if the first `ahead` guesses are right.
+  bool thinks(int64_t ahead) const;
   void tell(const CompletionParser::Delta& delta);
   void tell_answer(const std::string& text);
   void finish(FinishReason reason);
