@@ -56,7 +56,7 @@ check "bench: all right: said so" grep -aqE '^ +guesses: ([0-9]+) of \1 right \(
 expect "bench: all wrong" 0 "${bench[@]}" --draft 2 --accept 0
 check "bench: all wrong: said so" grep -aqE '^ +guesses: 0 of [0-9]+ right \(0 %\), 1\.00 tokens a step' out
 expect "bench: auto" 0 "${bench[@]}" --draft auto --accept 0.85,0.7 --json
-check "bench: auto: its guesses" has out '"guesses":{"guessed":'
+check "bench: auto: its speed" has out '"decode_tokens_per_second":'
 expect "bench: no drafts" 0 "${bench[@]}" --json
 check "bench: no drafts: no guesses" lacks out '"guesses"'
 expect "bench batch drafts" 0 bench batch -m "$block" --backend cpu --contexts 640 --chunk 64 --decode 8 --sequences 2 \
