@@ -255,7 +255,8 @@ BOOST_AUTO_TEST_CASE(guesses_go_over_the_wire) {
   const auto read = warm_object(warm_line(ReadJson(result))).get<GenerationResult>();
   BOOST_TEST((read.n_guessed == 7 && read.n_accepted == 5));
   for (const bool has_drafts : {false, true}) {
-    const EngineFacts facts{.has_drafts = has_drafts};
+    EngineFacts facts;
+    facts.has_drafts = has_drafts;
     BOOST_TEST(warm_object(warm_line(ReadJson(facts))).get<EngineFacts>().has_drafts == has_drafts);
   }
 }
