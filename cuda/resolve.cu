@@ -108,7 +108,7 @@ struct SlotTable {
 
  private:
   // The places in order of the slots that the new positions claim; INT_MAX where there is no such position.
-  // Called by all threads. Begins or ends with a barrier.
+  // Called by all threads; has a barrier.
   DSV32_DEVICE static void find_claimed(const TopkBuffer& buffer, int first, int n_new,
                                         int (&claimed)[kMostSequenceTokens]) {
     __shared__ int own_slots[kMostSequenceTokens], own_places[kMostSequenceTokens];
