@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tests/support/draft_walks.h"
+#include "tests/support/island_backend.h"
 #include "tests/support/tiny_file.h"
 #include "tests/support/tiny_sequence.h"
 
@@ -14,7 +15,7 @@ namespace {
 constexpr int64_t kTopk = 32, kContext = 640;
 
 const std::string& tiny_path() {
-  static const TinyFile model(TinyModel{.n_layers = 2, .n_dense_layers = 1, .index_topk = kTopk});
+  static const TinyFile model(TinyModel{.n_layers = 3, .n_dense_layers = 1, .index_topk = kTopk});
   return model.path;
 }
 
@@ -97,6 +98,29 @@ BOOST_AUTO_TEST_CASE(a_prompt_goes_on_behind_a_cut) {
   for (int32_t token = 40; token < 60; ++token) {
     alone.step(token), drafting.step(token);
     BOOST_REQUIRE((alone.logits() == drafting.logits()));
+  }
+}
+
+// The block lies on the last device. Devices do not read each other's memory (IslandBackend).
+BOOST_AUTO_TEST_CASE(devices_and_host_experts_change_no_bit) {
+  const std::vector<int32_t> prompt = random_tokens(230, 4);
+  for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>{}, std::optional<int64_t>{140}}) {
+    const Truth truth = truth_of(prompt, topk_buffer, 40);
+    for (const auto& [n_devices, n_host_layers] : {std::pair{1, 1}, {2, 0}, {3, 1}}) {
+      EngineOptions options = options_for(topk_buffer, 3);
+      for (int i = 0; i < n_devices; ++i)
+        options.backends.push_back(std::make_shared<IslandBackend>()), options.gpus.push_back(i);
+      options.n_cpu_experts = n_host_layers;
+      const GgufFile file(tiny_path());
+      Engine engine(file, options);
+      BOOST_REQUIRE(std::ssize(engine.backends()) == n_devices);
+      BOOST_REQUIRE(engine.plan().n_host_expert_layers() == n_host_layers);
+      BOOST_REQUIRE(engine.args().n_draft_layers == 1);
+      std::minstd_rand random(4);
+      Walks walks;
+      walks.push_back(std::make_unique<Walk>(engine, prompt, truth));
+      check_walks(engine, walks, random);
+    }
   }
 }
 
