@@ -203,7 +203,8 @@ BOOST_AUTO_TEST_CASE(answers_of_the_demo_are_those_without_guesses) {
 }
 
 BOOST_AUTO_TEST_CASE(answers_about_passages_are_those_without_guesses) {
-  const std::vector<AskedPassage> passages = eval_passages("4k", 1);
+  std::vector<AskedPassage> passages;
+  for (const char* length : {"1k", "4k"}) passages.push_back(eval_passages(length, 1).front());
   const Answers without = answers_of(passages, options_of_demo("cuda"));
   for (const int64_t n_guesses : {1, 2, 3})
     for (const int64_t topk_buffer : {kEveryRow, kTwiceTopk}) {
