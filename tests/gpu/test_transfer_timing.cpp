@@ -23,18 +23,21 @@ double seconds_each(TestLaunch& test, const std::function<void()>& call) {
   }) / kCalls;
 }
 
-// One sequence of kContext tokens with a buffer of n_slots.
+// One sequence of kContext tokens with a buffer of n_slots, and its last tokens as a step.
 struct RealCache {
-  int64_t n_slots;
-  std::vector<int32_t> pages, state, pos{kContext - 1}, seq{0};
+  int64_t n_slots, n_tokens;
+  std::vector<int32_t> pages, state, pos, seq;
   DeviceArray<uint8_t> rows, slots, keys;
   DeviceArray<int32_t> d_pages, d_state, d_pos, d_seq;
   DeviceArray<TopkBuffer> buffer;
 
-  explicit RealCache(int64_t slot_count)
+  explicit RealCache(int64_t slot_count, int64_t token_count = 1)
       : n_slots(slot_count),
-        pages(numbered(kContext / kPageTokens)),
+        n_tokens(token_count),
+        pages(lines(token_count)),
         state(fresh(slot_count)),
+        pos(numbered(token_count, kContext - token_count)),
+        seq(numbered(token_count)),
         rows(static_cast<size_t>(kContext * kRealLayout.row_bytes()), true),
         slots(static_cast<size_t>((slot_count + kPageTokens) * kRealLayout.row_bytes())),
         keys(static_cast<size_t>(kContext / kPageTokens * kRealLayout.key_page_bytes())),
@@ -42,12 +45,19 @@ struct RealCache {
         d_state(state),
         d_pos(pos),
         d_seq(seq),
-        buffer(std::vector<TopkBuffer>{
-            {static_cast<int32_t>(slot_count), d_state.data(), d_state.data() + slot_count}}) {}
-  static std::vector<int32_t> numbered(int64_t n) {
+        buffer(std::vector<TopkBuffer>(
+            static_cast<size_t>(token_count),
+            {static_cast<int32_t>(slot_count), d_state.data(), d_state.data() + slot_count})) {}
+  static std::vector<int32_t> numbered(int64_t n, int64_t first = 0) {
     std::vector<int32_t> values(static_cast<size_t>(n));
-    std::iota(values.begin(), values.end(), 0);
+    std::iota(values.begin(), values.end(), static_cast<int32_t>(first));
     return values;
+  }
+  static std::vector<int32_t> lines(int64_t n) {  // of pages, all equal
+    std::vector<int32_t> all;
+    for (const std::vector<int32_t> line = numbered(kContext / kPageTokens); n > 0; --n)
+      all.insert(all.end(), line.begin(), line.end());
+    return all;
   }
   static std::vector<int32_t> fresh(int64_t n) {
     std::vector<int32_t> values(static_cast<size_t>(2 * n));
@@ -58,11 +68,11 @@ struct RealCache {
     CacheView cache;
     cache.layout = kRealLayout, cache.rows = rows.data(), cache.row_pages = d_pages.data();
     cache.key_pages = keys.data(), cache.key_page_ids = d_pages.data();
-    cache.max_pages = static_cast<int64_t>(pages.size()), cache.slots = slots.data();
+    cache.max_pages = kContext / kPageTokens, cache.slots = slots.data();
     cache.slot_pages = d_pages.data(), cache.buffers = buffer.data(), cache.most_slots = n_slots;
     return cache;
   }
-  StepTokens step() const { return {1, 1, kContext - 1, nullptr, d_pos.data(), d_seq.data()}; }
+  StepTokens step() const { return {n_tokens, n_tokens, kContext - 1, nullptr, d_pos.data(), d_seq.data()}; }
 };
 
 // n ascending positions, one of each of n equal parts of the context.
@@ -125,6 +135,44 @@ BOOST_AUTO_TEST_CASE(timing_of_resolve_and_store, *boost::unit_test::label("timi
                     cuda::store_tokens(kept.device(cache.step(), view, false), test.launch());
                   }) * 1e6);
   }
+}
+
+// Each token wants an eighth of other rows than the one before.
+BOOST_AUTO_TEST_CASE(timing_of_resolve_for_tokens_of_a_sequence, *boost::unit_test::label("timing")) {
+  TestLaunch test;
+  constexpr int64_t kTopk = 2048, kSteps = 8;
+  for (const int64_t n_tokens : {1, 2, 3, 4})
+    for (const bool fetches : {false, true}) {
+      const RealCache cache(8321, n_tokens);
+      const auto n = static_cast<size_t>(n_tokens);
+      const DeviceArray<int32_t> n_selected(std::vector<int32_t>(n, kTopk)), misses(n * kTopk), n_misses(n);
+      const DeviceArray<int64_t> row_ids(n * kTopk), tally(std::vector<int64_t>{0, 0});
+      std::vector<std::unique_ptr<DeviceArray<int32_t>>> steps;
+      std::vector<int32_t> selected = scattered(kTopk, 1);
+      Rng rng(5);
+      for (uint64_t at = 0; at < kSteps; ++at) {
+        std::vector<int32_t> of_all;
+        for (size_t t = 0; t < n; ++t) {
+          const std::vector<int32_t> others = scattered(kTopk, 10 * at + t + 2);
+          for (size_t i = 0; i < selected.size(); ++i)
+            if (rng.next() % 8 == 0) selected[i] = others[i];
+          of_all.insert(of_all.end(), selected.begin(), selected.end());
+        }
+        steps.push_back(std::make_unique<DeviceArray<int32_t>>(of_all));
+      }
+      size_t at = 0;
+      const double seconds = seconds_each(test, [&] {
+        cuda::Launch plain = test.launch();  // the state is the call's before: it has to be complete
+        plain.is_plain = true;
+        const Resolve op{cache.step(),      cache.view(),    steps[at++ % steps.size()]->data(),
+                         n_selected.data(), kTopk,           row_ids.data(),
+                         misses.data(),     n_misses.data(), tally.data()};
+        cuda::resolve(op, fetches && cuda::can_fetch_resolved(op), plain);
+      });
+      std::printf("resolve%s of 2048 for %lld tokens of a sequence, %d misses of the last: %.1f us\n",
+                  fetches ? " and fetch" : "", static_cast<long long>(n_tokens), n_misses.values().back(),
+                  seconds * 1e6);
+    }
 }
 
 // The stores of a prefill step go over the link as they are made.
