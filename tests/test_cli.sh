@@ -353,7 +353,7 @@ check "the context is full of thinking: says so" says "dsv32: no answer: $full
 hint: --think-max N ends thinking in time"
 expect "thinking has its own limit" 0 run "${m[@]}" -n 6 --think-max 9 --seed 7 --json hi
 check "thinking has its own limit: both are counted" has out '"completion_tokens":16,'
-check "thinking has its own limit: and thinking apart" has out '"reasoning_tokens":10}'
+check "thinking has its own limit: and thinking apart" has out '"reasoning_tokens":10'
 check "thinking has its own limit: an answer began" lacks out '"content":""'
 expect "the context is full of thinking" 6 run "${m[@]}" -c 40 -n 8 --seed 7 --thinking hide -q hi
 check "the context is full of thinking: an empty line" lines out 1

@@ -133,6 +133,20 @@ BOOST_AUTO_TEST_CASE(every_number_is_tried_at_first) {
   for (const int64_t n : n_steps) BOOST_TEST(n == 4);
 }
 
+BOOST_AUTO_TEST_CASE(what_buffers_have_no_room_for_is_not_asked_for) {
+  DraftPace pace(kMostGuesses, true);
+  int64_t n_without = 0;
+  for (int i = 0; i < 100; ++i) {
+    const int64_t n_guesses = pace.n_guesses(1, 1);
+    BOOST_REQUIRE(n_guesses <= 1);
+    n_without += n_guesses == 0;
+    Verified verified;
+    verified.add(n_guesses, 0);
+    pace.note(1, n_guesses, verified, 1);
+  }
+  BOOST_TEST(n_without > 80);
+}
+
 BOOST_AUTO_TEST_CASE(the_slow_first_step_of_a_kind_says_nothing) {
   DraftPace pace(kMostGuesses, true);
   std::vector<bool> is_known(kMostGuesses + 1);

@@ -18,48 +18,43 @@ constexpr double kLeastShare = 1e-3;  // of right ones, and of wrong ones
 // The newest step's part in the smoothed time: of the best kind, of another, of another with an old time.
 constexpr double kNewest = 1. / 32, kNewestTrial = 1. / 4, kNewestOfOld = 1. / 2;
 
-int64_t most_of_each(int64_t most, int64_t n_sequences) {
-  return std::min(most, CachePlan::kMostStepGuesses / n_sequences);
-}
-
 size_t class_of(int64_t n_sequences) { return std::bit_width(static_cast<uint64_t>(n_sequences - 1)); }
 
 }  // namespace
 
 DraftPace::DraftPace(int64_t most, bool is_open) : most_(most), is_open_(is_open) {}
 
-int64_t DraftPace::n_guesses(int64_t n_sequences) const {
-  const int64_t n_most = most_of_each(most_, n_sequences);
-  if (!is_open_ || n_most == 0) return n_most;
+int64_t DraftPace::n_guesses(int64_t n_sequences, int64_t n_possible) {
+  n_most_ = std::min({most_, CachePlan::kMostStepGuesses / n_sequences, n_possible});
+  if (!is_open_ || n_most_ == 0) return n_most_;
   const Kinds& kinds = classes_[class_of(n_sequences)];
-  if (const auto unknown = first_unknown(kinds, n_most)) return *unknown;
-  return best(kinds, n_most, kGain);
+  if (const auto unknown = first_unknown(kinds)) return *unknown;
+  return best(kinds, kGain);
 }
 
 void DraftPace::note(int64_t n_sequences, int64_t n_guesses, const Verified& verified, double seconds) {
-  const int64_t n_most = most_of_each(most_, n_sequences);
-  if (!is_open_ || n_most == 0 || n_guesses > n_most) return;
+  if (!is_open_ || n_most_ == 0 || n_guesses > n_most_) return;
   note_right(verified);
   Kinds& kinds = classes_[class_of(n_sequences)];
   bool& is_known = is_known_[static_cast<size_t>(n_sequences)][static_cast<size_t>(n_guesses)];
-  if (is_known) note_seconds(kinds, n_most, n_guesses, seconds);
+  if (is_known) note_seconds(kinds, n_guesses, seconds);
   is_known = true;
 }
 
-std::optional<int64_t> DraftPace::first_unknown(const Kinds& kinds, int64_t n_most) const {
-  for (int64_t n = 0; n <= n_most; ++n)
+std::optional<int64_t> DraftPace::first_unknown(const Kinds& kinds) const {
+  for (int64_t n = 0; n <= n_most_; ++n)
     if (kinds[static_cast<size_t>(n)].n_steps < kFirstSteps) return n;
   return {};
 }
 
-int64_t DraftPace::best(const Kinds& kinds, int64_t n_most, double gain) const {
+int64_t DraftPace::best(const Kinds& kinds, double gain) const {
   int64_t best = 0;
   double most = 0, n_tokens = 1, all_right = 1;
-  for (int64_t n = 0; n <= n_most; ++n) {
+  for (int64_t n = 0; n <= n_most_; ++n) {
     const Kind& kind = kinds[static_cast<size_t>(n)];
     const double speed = n_tokens / kind.seconds * (1 + gain * static_cast<double>(kind.n_left_out));
     if (speed > most) most = speed, best = n;
-    if (n < n_most) n_tokens += all_right *= right_[static_cast<size_t>(n)];
+    if (n < n_most_) n_tokens += all_right *= right_[static_cast<size_t>(n)];
   }
   return best;
 }
@@ -75,7 +70,7 @@ void DraftPace::note_right(const Verified& verified) {
   }
 }
 
-void DraftPace::note_seconds(Kinds& kinds, int64_t n_most, int64_t n_guesses, double seconds) {
+void DraftPace::note_seconds(Kinds& kinds, int64_t n_guesses, double seconds) {
   Kind& kind = kinds[static_cast<size_t>(n_guesses)];
   const bool is_old = kind.n_left_out >= kOldSteps;
   for (Kind& other : kinds) ++other.n_left_out;
@@ -84,7 +79,7 @@ void DraftPace::note_seconds(Kinds& kinds, int64_t n_most, int64_t n_guesses, do
     kind.seconds = kind.n_steps == 1 ? seconds : std::min(kind.seconds, seconds);
     return;
   }
-  const bool is_best = !first_unknown(kinds, n_most) && best(kinds, n_most, 0) == n_guesses;
+  const bool is_best = !first_unknown(kinds) && best(kinds, 0) == n_guesses;
   const double newest = is_best ? kNewest : is_old ? kNewestOfOld : kNewestTrial;
   const double change = 1 + newest * (std::min(seconds / kind.seconds, kMostChange) - 1);
   for (Kind& other : kinds)

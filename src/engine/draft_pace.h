@@ -32,10 +32,10 @@ class DraftPace {
   // pay, else always as many as a step has room for.
   DraftPace(int64_t most, bool is_open);
 
-  // Guesses of each sequence for the next decode step of n_sequences.
-  int64_t n_guesses(int64_t n_sequences) const;
+  // Guesses of each sequence for the next decode step of n_sequences, whose buffers have room for n_possible.
+  int64_t n_guesses(int64_t n_sequences, int64_t n_possible = kMostGuesses);
 
-  // A step of n_sequences, with its guessing, took so long. n_guesses: the most of a sequence.
+  // That step, with its guessing, took so long. n_guesses: the most of a sequence.
   void note(int64_t n_sequences, int64_t n_guesses, const Verified& verified, double seconds);
 
  private:
@@ -48,14 +48,15 @@ class DraftPace {
   using Kinds = std::array<Kind, kMostGuesses + 1>;
 
   // A number of guesses whose time is not known.
-  std::optional<int64_t> first_unknown(const Kinds& kinds, int64_t n_most) const;
+  std::optional<int64_t> first_unknown(const Kinds& kinds) const;
   // The one with the most tokens a second, with `gain` for each step that it was not taken.
-  int64_t best(const Kinds& kinds, int64_t n_most, double gain) const;
+  int64_t best(const Kinds& kinds, double gain) const;
   void note_right(const Verified& verified);
-  void note_seconds(Kinds& kinds, int64_t n_most, int64_t n_guesses, double seconds);
+  void note_seconds(Kinds& kinds, int64_t n_guesses, double seconds);
 
   const int64_t most_;
   const bool is_open_;
+  int64_t n_most_ = 0;              // guesses of a sequence in the next step
   std::array<Kinds, 6> classes_{};  // 1, 2, 3-4, 5-8, 9-16, 17-24 sequences
   // Of each number of sequences, which numbers of guesses there were: the first step of a kind is slow.
   std::array<std::array<bool, kMostGuesses + 1>, 25> is_known_{};

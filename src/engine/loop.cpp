@@ -172,8 +172,12 @@ void Loop::decode(std::vector<Sequence*> sequences) {
 
 // Lets the block for drafts guess tokens of each sequence. Returns how many at most.
 int64_t Loop::guess(std::span<Sequence* const> sequences) {
-  for (Sequence* sequence : sequences) sequence->begin_guesses();
-  const int64_t n_wanted = pace_.n_guesses(std::ssize(sequences));
+  int64_t n_possible = 0;
+  for (Sequence* sequence : sequences) {
+    sequence->begin_guesses();
+    n_possible = std::max(n_possible, sequence->n_possible_guesses());
+  }
+  const int64_t n_wanted = pace_.n_guesses(std::ssize(sequences), n_possible);
   for (int64_t nth = 0; nth < n_wanted; ++nth) {
     std::vector<Sequence*> guessing;
     for (Sequence* sequence : sequences)

@@ -235,14 +235,19 @@ void Sequence::begin_guesses() {
   n_accepted_ = 0;
 }
 
-// A guess stays in the page of the next token, which is reserved; its row must fit into the buffer beside
-// those that all tokens of the step select. What follows the end of the answer is not guessed.
+// Each token of a step needs slots for the rows that it selects, and for its own.
+int64_t Sequence::n_possible_guesses() const {
+  const int64_t topk = std::min(engine_.args().index_topk, engine_.plan().cache.max_context);
+  return cached_->is_resident() ? kMostGuesses : cached_->n_slots() / (topk + 1) - 1;
+}
+
+// A guess stays in the page of the next token, which is reserved. What follows the end of the answer is not
+// guessed.
 bool Sequence::may_guess() const {
   const int64_t n = std::ssize(guesses_), n_wanted = request_.options.n_most();
   if (cached_->n_tokens() % kPageTokens + n + 1 >= kPageTokens || n + 1 >= context_left()) return false;
   if (n_wanted >= 0 && n_drawn() + n + 1 >= n_wanted) return false;
-  const int64_t topk = std::min(engine_.args().index_topk, engine_.plan().cache.max_context);
-  if (!cached_->is_resident() && (n + 2) * (topk + 1) > cached_->n_slots()) return false;
+  if (n >= n_possible_guesses()) return false;
   return guesses_.empty() || !request_.tokenizer->is_end_of_generation(guesses_.back());
 }
 

@@ -128,8 +128,10 @@ class Sequence : public SequenceState {
   void push(const TokenRecord& drawn);
   int32_t next_token() const { return next_token_; }
   // The guesses of the tokens after the next one, for a step that verifies them. begin_guesses() forgets the
-  // last step's; may_guess(): the next step may verify one more; room for its row is there.
+  // last step's; may_guess(): the next step may verify one more; room for its row is there. The buffer has
+  // room for the rows that the tokens of n_possible_guesses() select.
   void begin_guesses();
+  int64_t n_possible_guesses() const;
   bool may_guess() const;
   void guess(int32_t token);
   const std::vector<int32_t>& guesses() const { return guesses_; }
