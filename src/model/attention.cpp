@@ -53,7 +53,8 @@ void Stage::project(const LayerWeights& w) {
 }
 
 // qr = RMSNorm(qr);  c = RMSNorm(kv[:rank]);  k_pe = rope(kv[rank:]);  k_I = rope(LayerNorm(k_I));  store (c,
-// k_pe) and H k_I;  q = wq_b qr;  q_I = the indexer's wq_b qr, if is_scored(). H: Hadamard
+// k_pe) and H k_I;  where the layer attends: q = wq_b qr;  q_I = the indexer's wq_b qr, if is_scored(). H:
+// Hadamard
 void Stage::store(const LayerWeights& w, const CacheView& cache) {
   const int64_t rank = args_.kv_lora_rank;
   StoreTokens op{piece_, cache, frequencies_.data(), args_.norm_eps};
@@ -64,8 +65,9 @@ void Stage::store(const LayerWeights& w, const CacheView& cache) {
     op.k_norm = w.indexer.k_norm.data(), op.k_norm_bias = w.indexer.k_norm_bias.data();
     op.k_norm_eps = kIndexNormEps;
   }
-  op.to_q = product(w.wq_b, act_.qr.data(), act_.q.data());
-  if (is_scored()) op.to_index_q = product(w.indexer.wq_b, act_.qr.data(), act_.index_q.data());
+  const bool attends = !leaves_rows_only(layer_);
+  if (attends) op.to_q = product(w.wq_b, act_.qr.data(), act_.q.data());
+  if (attends && is_scored()) op.to_index_q = product(w.indexer.wq_b, act_.qr.data(), act_.index_q.data());
   backend_.store_tokens(op);
   observe("qr", act_.qr.data(), args_.q_lora_rank);
   observe("c", act_.c.data(), rank);
