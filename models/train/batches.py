@@ -45,10 +45,14 @@ def encode(conversation: Conversation, vocabulary: Vocabulary) -> tuple[list[int
 
 
 def make_row(vocabulary: Vocabulary, rng: Random, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
+    return row_of(text.row(rng, seq_len, vocabulary.count), vocabulary, seq_len)
+
+
+def row_of(conversations: list[Conversation], vocabulary: Vocabulary, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
     """-> ids [seq_len] int16, padded with EOS, and weights [seq_len] f32, 0 for the padding and the first id."""
     ids: list[int] = []
     is_answer: list[bool] = []
-    for conversation in text.row(rng, seq_len, vocabulary.count):
+    for conversation in conversations:
         more_ids, more_answers = encode(conversation, vocabulary)
         ids += more_ids
         is_answer += more_answers

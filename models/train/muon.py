@@ -18,7 +18,7 @@ RMS_OF_STEP = 0.2  # root mean square of an AdamW step with learning rate 1, as 
 
 
 def orthogonalize(x: Tensor) -> Tensor:
-    """x [n, rows, cols] bf16 -> each matrix with its singular values brought near 1."""
+    """x [n, rows, cols] -> each matrix with its singular values brought near 1."""
     is_tall = x.shape[-2] > x.shape[-1]
     x = x.mT if is_tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
@@ -53,7 +53,8 @@ class Muon(torch.optim.Optimizer):
         kept = [self.state[p]["momentum"] for p in params]
         torch._foreach_lerp_(kept, grads, 1 - group["momentum"])
         ahead = torch._foreach_lerp(grads, kept, group["momentum"])  # Nesterov
-        stack = torch.cat([g.reshape(-1, *g.shape[-2:]) for g in ahead]).bfloat16()
+        stack = torch.cat([g.reshape(-1, *g.shape[-2:]) for g in ahead])
+        stack = stack.bfloat16() if stack.is_cuda else stack  # which CPUs without it are slow at
         size = RMS_OF_STEP * max(stack.shape[-2:]) ** 0.5
         steps = orthogonalize(stack).float().split([p.numel() // p[..., :, :].shape[-1] // p.shape[-2] for p in params])
         torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])

@@ -68,6 +68,13 @@ def codes_q8_0(x: Tensor) -> Codes:
     return Codes(divide(x, d).round().clamp(-127, 127), d)
 
 
+def codes_q4_0(x: Tensor) -> Codes:
+    """x [n, 32]. The value farthest from zero gets the code -8."""
+    x = x.unsqueeze(1)
+    d = half(x.gather(-1, x.abs().argmax(-1, keepdim=True)) / -8)
+    return Codes(divide(x, d).round().clamp(-8, 7), d)
+
+
 def codes_q6_k(x: Tensor) -> Codes:
     """x [n, 256], 16 groups of 16. The value farthest from zero gets the code -32, the one with the longer reach."""
     x = x.unflatten(-1, (16, 16))
@@ -96,6 +103,11 @@ def bytes_of_half(x: Tensor) -> Tensor:
 
 def pack_q8_0(codes: Codes) -> Tensor:
     return torch.cat((bytes_of_half(codes.d), codes.q.flatten(1).to(torch.int8).view(torch.uint8)), 1)
+
+
+def pack_q4_0(codes: Codes) -> Tensor:
+    q = (codes.q.flatten(1).to(torch.int32) + 8).view(-1, 2, 16)  # value 16 s + i
+    return torch.cat((bytes_of_half(codes.d), (q[:, 0] | q[:, 1] << 4).to(torch.uint8)), 1)
 
 
 def pack_q6_k(codes: Codes) -> Tensor:
@@ -152,6 +164,7 @@ class Format:
 
 
 Q8_0 = Format("Q8_0", 32, codes_q8_0, pack_q8_0)
+Q4_0 = Format("Q4_0", 32, codes_q4_0, pack_q4_0)
 Q6_K = Format("Q6_K", 256, codes_q6_k, pack_q6_k)
 Q5_K = Format("Q5_K", 256, lambda x: codes_with_min(x, 31), pack_q5_k)
 Q4_K = Format("Q4_K", 256, lambda x: codes_with_min(x, 15), pack_q4_k)
