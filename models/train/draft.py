@@ -39,8 +39,8 @@ class Stage:
 
 
 STAGES = (Stage("dense", 0.4, False, False, 1, (6e-3, 4e-3)),
-          Stage("sparse", 0.3, True, True, 1, (4e-3, 2e-3)),
-          Stage("second", 0.3, True, True, 2, (2e-3, 2e-4)))
+          Stage("sparse", 0.45, True, True, 1, (12e-3, 1e-3)),
+          Stage("second", 0.15, True, True, 2, (6e-4, 1e-4)))
 STEP_QUERIES = 1024
 ROW_QUERIES = 768  # at most, of a row at a time
 WARM_UP_STEPS = 5
@@ -48,7 +48,7 @@ BALANCE_RATE = 2e-3
 LARGEST_GRADIENT = 1.0
 HELD_OUT_EVERY = 15  # rows
 SAVE_EVERY = 25  # steps
-N_BEGIN_ROWS = 12
+N_BEGIN_ROWS, N_HELD_OUT = 12, 24
 
 
 @dataclass
@@ -237,7 +237,8 @@ def main() -> None:
     reader, model, _ = gguf_model.read(options.model)
     block = DraftBlock(model.to(world.device)).to(world.device)
     paths = paths_of_rows(options.rows)
-    held_out = [Row.load(path, world.device) for path in paths if number_of(path) % HELD_OUT_EVERY == 0]
+    held_out_paths = [path for path in paths if number_of(path) % HELD_OUT_EVERY == 0]
+    held_out = [Row.load(path, world.device) for path in held_out_paths[:N_HELD_OUT]]
     if options.resume:
         block.load_state_dict(torch.load(options.resume, map_location=world.device, weights_only=True))
     else:
@@ -250,11 +251,11 @@ def main() -> None:
     if world.rank:
         return
     torch.save(block.state_dict(), checkpoint)
+    write(reader, block, options.out / "demo.gguf")
     for is_sparse in (True, False):
         for is_before_norm in (False, True):
             print(f"sparse {is_sparse}, before the norm {is_before_norm}: "
                   f"{trainer.measure(held_out, 3, is_sparse, is_before_norm)}", flush=True)
-    write(reader, block.cpu(), options.out / "demo.gguf")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def copy_fields(reader: gguf.GGUFReader, writer: gguf.GGUFWriter, n_layers: int)
 
 
 def write(reader: gguf.GGUFReader, block: nn.Module, path: Path) -> None:
-    """block: a DraftBlock on the CPU. A block that the file has already is replaced."""
+    """block: a DraftBlock. A block that the file has already is replaced."""
     n_layers = block.args.n_layers
     writer = gguf.GGUFWriter(path, ARCHITECTURE)
     copy_fields(reader, writer, n_layers)
@@ -54,10 +54,10 @@ def write(reader: gguf.GGUFReader, block: nn.Module, path: Path) -> None:
         if not tensor.name.startswith(f"blk.{n_layers}."):
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     for name, weight in block.state_dict().items():
-        weight = weight * EH_SCALE if name == "eh_proj" else weight
+        weight = weight.float().cpu() * (EH_SCALE if name == "eh_proj" else 1)
         form = block_format(name)
         if form is None:
-            writer.add_tensor(name_in_file(name, n_layers), weight.float().numpy())
+            writer.add_tensor(name_in_file(name, n_layers), weight.numpy())
         else:
             writer.add_tensor(name_in_file(name, n_layers), form.encode(weight).numpy(),
                               raw_dtype=gguf.GGMLQuantizationType[form.name])

@@ -92,7 +92,7 @@ check "plans: which one" has err "no model is named, and models/ has none but th
 check "plans: what to say instead" has err "--type Q4_K_M"
 check "plans: nothing on standard output" empty out
 (cd demo_only && "$dsv32" inspect plan --on 2x141G+256G -m models/demo.gguf </dev/null >../out 2>../err)
-check "plans: for the demo when asked" has out "model: models/demo.gguf, 15.6 MB; machine: 2x141G+256G"
+check "plans: for the demo when asked" has out "model: models/demo.gguf, 17.9 MB; machine: 2x141G+256G"
 check "plans: no speed of a shape that was not timed" has out "expected speed: not known"
 (cd demo_only && "$dsv32" inspect plan </dev/null >../out 2>../err)
-check "plans: here, of the only model" has out "model: models/demo.gguf, 15.6 MB; machine: this one"
+check "plans: here, of the only model" has out "model: models/demo.gguf, 17.9 MB; machine: this one"

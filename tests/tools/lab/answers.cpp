@@ -96,9 +96,10 @@ AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, con
   const auto start = std::chrono::steady_clock::now();
   for (const AskedPrompt& prompt : prompts) {
     Listener silent;
-    const std::string answer =
-        trimmed(generate(sequence, *tokenizer, prompt.tokens, generation, silent).completion.content);
+    const GenerationResult result = generate(sequence, *tokenizer, prompt.tokens, generation, silent);
+    const std::string answer = trimmed(result.completion.content);
     ++tally.n_questions;
+    tally.n_guessed += result.n_guessed, tally.n_accepted += result.n_accepted;
     tally.n_right += answer == prompt.question->answer;
     if (answered) answered(*prompt.question, answer);
   }
@@ -129,16 +130,19 @@ nlohmann::json as_json(const Measured& measured) {
           {"prompt_tokens", measured.tally.n_prompt_tokens},
           {"questions", measured.tally.n_questions},
           {"right", measured.tally.n_right},
+          {"guessed", measured.tally.n_guessed},
+          {"accepted", measured.tally.n_accepted},
           {"seconds", measured.tally.seconds},
           {"answers", measured.answers}};
 }
 
 void print_row(const Measured& measured) {
   const AnswerTally& tally = measured.tally;
-  write_out(format("%8lld %10s %10lld %10lld %9.1f%% %10.1f  %s\n",
+  write_out(format("%8lld %10s %10lld %10lld %9.1f%% %10.1f %9lld %9lld  %s\n",
                    static_cast<long long>(tally.n_prompt_tokens), measured.chooser,
                    static_cast<long long>(tally.n_questions), static_cast<long long>(tally.n_right),
-                   100 * tally.accuracy(), tally.seconds, visible(measured.path).c_str()));
+                   100 * tally.accuracy(), tally.seconds, static_cast<long long>(tally.n_guessed),
+                   static_cast<long long>(tally.n_accepted), visible(measured.path).c_str()));
 }
 
 }  // namespace
@@ -148,8 +152,8 @@ int lab_answers(const LabOptions& options) {
   const GgufFile file(find_model(options));
   nlohmann::json list = nlohmann::json::array();
   if (!options.json)
-    write_out(format("%8s %10s %10s %10s %10s %10s  %s\n", "tokens", "chooser", "questions", "right",
-                     "accuracy", "seconds", "file"));
+    write_out(format("%8s %10s %10s %10s %10s %10s %9s %9s  %s\n", "tokens", "chooser", "questions", "right",
+                     "accuracy", "seconds", "guessed", "accepted", "file"));
   for (const std::string& path : options.words) {
     const std::vector<AskedPassage> passages = read_passages(path, options.n_passages);
     for (const Chooser chooser : options.choosers) {

@@ -21,6 +21,7 @@ struct Asking {
 
 struct AnswerTally {
   int64_t n_questions = 0, n_right = 0, n_prompt_tokens = 0;  // tokens: of the longest prompt
+  int64_t n_guessed = 0, n_accepted = 0;                      // by the block for drafts; see --draft
   double seconds = 0;
   double accuracy() const {
     return n_questions > 0 ? static_cast<double>(n_right) / static_cast<double>(n_questions) : 0;

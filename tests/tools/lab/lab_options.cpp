@@ -37,7 +37,7 @@ const LabCommand kCommands[] = {
      "Counts the questions about long passages that are answered right. A line of a file is\n"
      "{\"passage\": \"...\", \"questions\": [{\"ask\": \"...\", \"answer\": \"...\"}, ...]}.",
      true,
-     {"model", "backend", "gpus", "threads", "topk-buffer", "json", "help"},
+     {"model", "backend", "gpus", "threads", "topk-buffer", "draft", "json", "help"},
      lab_answers},
     {"buffer",
      "lab buffer",
