@@ -140,7 +140,7 @@ std::string comparable(const std::string& line) {
   nlohmann::json& body = json["response"]["body"];
   if (body.is_object()) {
     for (const char* key : {"id", "created", "timings"}) body.erase(key);
-    body["usage"].erase("prompt_tokens_details");
+    for (const char* key : {"prompt_tokens_details", "completion_tokens_details"}) body["usage"].erase(key);
   }
   return json.dump();
 }

@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_CASE(recordings_go_with_who_made_them) {
 
 // Those that were not used for long give way.
 BOOST_AUTO_TEST_CASE(only_so_many_recordings_are_kept) {
-  constexpr int kSelections = 40;
+  constexpr int kSelections = 80;
   RecordingBackend backend;
   ForwardScene scene(backend);
   std::vector<ForcedPositions> selections;

@@ -72,7 +72,10 @@ class ModelWriter {
   }
 
   TensorType choose_type(const std::string& name, TypeCycle& cycle, uint64_t n_cols) {
-    TensorType type = shape_.only_types.empty() ? cycle.next() : only_types_.next();
+    TypeCycle& types = !shape_.only_types.empty()  ? only_types_
+                       : layer_ >= shape_.n_layers ? mtp_types_
+                                                   : cycle;
+    TensorType type = types.next();
     if (const auto found = shape_.types.find(name); found != shape_.types.end()) type = found->second;
     if (n_cols % traits(type).block_values == 0) return type;
     return n_cols % 32 == 0 ? q8_0 : f16;
@@ -113,6 +116,7 @@ class ModelWriter {
   TypeCycle head_types_{{q5_0, q5_1, q8_0, q4_0, iq4_nl}};  // blocks of 32 values: the rows have 128
   TypeCycle expert_types_{{iq2_xxs, q2_k, iq3_xxs, q3_k, q4_k, iq4_xs, q2_k}};
   TypeCycle output_types_{{q6_k}};
+  TypeCycle mtp_types_{{q4_k, iq4_xs, q5_0}};  // with fewer bits there is a warning
 };
 
 void ModelWriter::add_general_keys() {
