@@ -86,11 +86,11 @@ class CpuBackend : public Backend {
   // Converts x [n_rows, width] to e4m3 `values` with a power-of-two scale for each tile of kTileValues (rule:
   // base/numbers.h, e4m3_tile_scale): scales [n_rows, tiles(width)].
   void quantize_fp8(const float* x, int64_t n_rows, int64_t width, uint8_t* values, float* scales);
+  template <typename Act>
+  void in_turn(const StepTokens& step, const CacheView& cache, int64_t n_work, const Act& act);
   // Stores each token's row in the host pool and its scales in the key page, and copies the row to a slot:
   // its position's, or the one from claim_newest(). c [n_tokens, kv_lora_rank] after kv_norm; k_pe [n_tokens,
   // qk_rope_head_dim] after rope, rows k_pe_stride apart.
-  template <typename Act>
-  void in_turn(const StepTokens& step, const CacheView& cache, int64_t n_work, const Act& act);
   void store_latents(const StepTokens& step, const CacheView& cache, const float* c, const float* k_pe,
                      int64_t k_pe_stride);
   // Stores each token's key in its key page, rounded as the layout says. k [n_tokens, index_head_dim] after

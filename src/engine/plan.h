@@ -29,7 +29,7 @@ namespace dsv32 {
 inline constexpr int64_t kEveryRow = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kAllContexts = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kAsManyAsSuit = 0;
-inline constexpr int64_t kMostGuesses = 3;
+inline constexpr int64_t kMostGuesses = kMostSequenceTokens - 1;
 
 // Choices that fill the memory leave this much, for allocations of measurements and the ends of weights.
 inline constexpr uint64_t kSlackBytes = uint64_t{8} << 20;

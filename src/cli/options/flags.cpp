@@ -223,8 +223,7 @@ const Flag kEngineFlags[] = {
      [](O& o) { return field(o.engine.topk_buffer, 1, kMaxInt32); }, "the model's top-k"},
     {"draft", "N",
      "tokens that the block for drafts of a model that has one guesses ahead, and the next step verifies; "
-     "the "
-     "answer stays the same: 0 to 3, off, or auto: as many as pay, and none with experts in host memory",
+     "the answer stays the same: 0 to 3, off, or auto: as many as pay, and none with experts in host memory",
      "Model", kGenerating | kWarmStart | kPlan, kDraft, "auto"},
     {"draft", "N", "tokens that the block for drafts guesses ahead: 0 to 3, off, or auto: as many as pay",
      "Model", kMeasuring, kDraft},
