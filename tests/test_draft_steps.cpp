@@ -45,8 +45,8 @@ BOOST_AUTO_TEST_CASE(verified_tokens_have_the_bits_that_they_have_alone) {
     Engine engine(file, options_for(topk_buffer, 3));
     BOOST_REQUIRE(engine.args().n_draft_layers == 1);
     std::minstd_rand random(1);
-    Walks walks;
-    walks.push_back(std::make_unique<Walk>(engine, prompt, truth));
+    DraftWalks walks;
+    walks.push_back(std::make_unique<DraftWalk>(engine, prompt, truth));
     check_walks(engine, walks, random);
   }
 }
@@ -62,9 +62,9 @@ BOOST_AUTO_TEST_CASE(several_sequences_verify_different_numbers_of_guesses_in_on
     const GgufFile file(tiny_path());
     Engine engine(file, options_for(topk_buffer, 3, 3));
     std::minstd_rand random(2);
-    Walks walks;
+    DraftWalks walks;
     for (size_t i = 0; i < truths.size(); ++i)
-      walks.push_back(std::make_unique<Walk>(engine, prompts[i], truths[i]));
+      walks.push_back(std::make_unique<DraftWalk>(engine, prompts[i], truths[i]));
     check_walks(engine, walks, random);
   }
 }
@@ -77,8 +77,8 @@ BOOST_AUTO_TEST_CASE(a_prompt_goes_on_behind_a_cut) {
   Engine plain(file, options_for(140, 0)), engine(file, options_for(140, 3));
   ByHand alone(plain);
   std::minstd_rand random(3);
-  Walks walks;
-  walks.push_back(std::make_unique<Walk>(engine, prompt, truth));
+  DraftWalks walks;
+  walks.push_back(std::make_unique<DraftWalk>(engine, prompt, truth));
   ByHand& drafting = walks.front()->sequence;
   alone.sync(prompt);
   for (const int32_t token : truth.tokens) alone.step(token);
@@ -117,8 +117,8 @@ BOOST_AUTO_TEST_CASE(devices_and_host_experts_change_no_bit) {
       BOOST_REQUIRE(engine.plan().n_host_expert_layers() == n_host_layers);
       BOOST_REQUIRE(engine.args().n_draft_layers == 1);
       std::minstd_rand random(4);
-      Walks walks;
-      walks.push_back(std::make_unique<Walk>(engine, prompt, truth));
+      DraftWalks walks;
+      walks.push_back(std::make_unique<DraftWalk>(engine, prompt, truth));
       check_walks(engine, walks, random);
     }
   }

@@ -60,9 +60,9 @@ int64_t check_company(const GgufFile& file, const Company& company) {
   }
   Engine engine(file, drafting);
   BOOST_REQUIRE(engine.args().n_draft_layers == 1);
-  Walks walks;
+  DraftWalks walks;
   for (size_t s = 0; s < company.n_seqs; ++s)
-    walks.push_back(std::make_unique<Walk>(engine, prompts[s], truths[s]));
+    walks.push_back(std::make_unique<DraftWalk>(engine, prompts[s], truths[s]));
   std::minstd_rand random(1);
   const int64_t most_tokens = check_walks(engine, walks, random);
   BOOST_TEST(most_tokens > n_seqs);
@@ -167,8 +167,8 @@ BOOST_AUTO_TEST_CASE(the_demos_tokens_have_the_bits_that_they_have_alone) {
     BOOST_REQUIRE(engine.args().n_draft_layers == 1);
     const std::vector<int32_t> prompt = random_tokens(1000, 1);
     const Truth truth = truth_of(alone, prompt, 200);
-    Walks walks;
-    walks.push_back(std::make_unique<Walk>(engine, prompt, truth));
+    DraftWalks walks;
+    walks.push_back(std::make_unique<DraftWalk>(engine, prompt, truth));
     std::minstd_rand random(1);
     BOOST_TEST(check_walks(engine, walks, random) > 1);
   }

@@ -33,14 +33,15 @@ inline Truth truth_of(Engine& engine, std::span<const int32_t> prompt, size_t n)
 }
 
 // A sequence that goes along its truth by steps that verify guesses.
-struct Walk {
+struct DraftWalk {
   const Truth& truth;
   ByHand sequence;
   size_t n_done = 0;
   std::vector<int32_t> guesses = {};
   size_t n_right = 0;
 
-  Walk(Engine& engine, std::span<const int32_t> prompt, const Truth& known) : truth(known), sequence(engine) {
+  DraftWalk(Engine& engine, std::span<const int32_t> prompt, const Truth& known)
+      : truth(known), sequence(engine) {
     sequence.sync(prompt);
   }
   bool is_done() const { return n_done == truth.tokens.size(); }
@@ -64,14 +65,14 @@ struct Walk {
   }
 };
 
-using Walks = std::vector<std::unique_ptr<Walk>>;
+using DraftWalks = std::vector<std::unique_ptr<DraftWalk>>;
 
 // What the block guesses is not used here.
-inline void run_guessing_steps(Forward& forward, const std::vector<Walk*>& walking) {
+inline void run_guessing_steps(Forward& forward, const std::vector<DraftWalk*>& walking) {
   for (int64_t nth = 0; nth < kMostGuesses; ++nth) {
     std::vector<CachedSequence*> sequences;
     std::vector<int32_t> tokens;
-    for (Walk* walk : walking) {
+    for (DraftWalk* walk : walking) {
       if (std::ssize(walk->guesses) <= nth) continue;
       sequences.push_back(&walk->sequence.cached());
       tokens.push_back(nth == 0 ? walk->truth.tokens[walk->n_done]
@@ -83,10 +84,10 @@ inline void run_guessing_steps(Forward& forward, const std::vector<Walk*>& walki
 
 // Verifies the walks' guesses in one step, checks the bits of each row up to the first wrong guess, and cuts
 // off what is wrong.
-inline void verify_guesses(Engine& engine, const std::vector<Walk*>& walking) {
+inline void verify_guesses(Engine& engine, const std::vector<DraftWalk*>& walking) {
   const auto vocab_size = engine.args().vocab_size;
   Step step{Role::decode, {}, {}};
-  for (Walk* walk : walking) {
+  for (DraftWalk* walk : walking) {
     step.tokens.push_back(walk->truth.tokens[walk->n_done]);
     step.tokens.insert(step.tokens.end(), walk->guesses.begin(), walk->guesses.end());
     step.sequences.resize(step.tokens.size(), &walk->sequence.cached());
@@ -95,7 +96,7 @@ inline void verify_guesses(Engine& engine, const std::vector<Walk*>& walking) {
   const Logits logits = engine.forward().logits();
   std::vector<Stage::Cut> cuts;
   auto row = logits.begin();
-  for (Walk* walk : walking) {
+  for (DraftWalk* walk : walking) {
     for (size_t i = 0; i <= walk->n_right; ++i) {
       const auto begin = row + static_cast<int64_t>(i) * vocab_size;
       BOOST_REQUIRE((Logits(begin, begin + vocab_size) == walk->truth.logits[walk->n_done + i]));
@@ -111,15 +112,15 @@ inline void verify_guesses(Engine& engine, const std::vector<Walk*>& walking) {
 
 // Goes along to the end, all sequences together. Guessing steps of the block come between. Returns the most
 // tokens of a verifying step.
-inline int64_t check_walks(Engine& engine, const Walks& walks, std::minstd_rand& random) {
+inline int64_t check_walks(Engine& engine, const DraftWalks& walks, std::minstd_rand& random) {
   int64_t most_tokens = 0;
   for (;;) {
-    std::vector<Walk*> walking;
+    std::vector<DraftWalk*> walking;
     for (const auto& walk : walks)
       if (!walk->is_done()) walking.push_back(walk.get());
     if (walking.empty()) return most_tokens;
     int64_t n_left = CachePlan::kMostStepGuesses;
-    for (Walk* walk : walking) {
+    for (DraftWalk* walk : walking) {
       CachedSequence& cached = walk->sequence.cached();
       engine.cache().reserve(cached, cached.n_tokens() + 1);
       n_left -= walk->make_guesses(random, n_left);
