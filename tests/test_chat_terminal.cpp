@@ -325,10 +325,13 @@ BOOST_AUTO_TEST_CASE(a_chat_goes_on_when_others_have_had_its_terminal) {
   BOOST_TEST(chat.end() == 0);
 }
 
-// The terminal is the editor's own meanwhile.
+// The terminal is the editor's own meanwhile. Until the editor is stopped it may take a key that is typed for
+// the shell.
 BOOST_AUTO_TEST_CASE(an_editor_is_stopped_and_goes_on) {
   const TempDir temp;
-  write_file(temp.file("edit.sh"), "echo editing; read line </dev/tty; printf 'of %s' \"$line\" >\"$1\"\n");
+  const std::string number = temp.file("number");  // of the editor's process
+  const std::string edit = "; echo editing; read line </dev/tty; printf 'of %s' \"$line\" >\"$1\"\n";
+  write_file(temp.file("edit.sh"), "echo $$ >" + number + edit);
   const Variable editor("VISUAL", "sh " + temp.file("edit.sh"));
   ChatInShell in_shell({"-n", "1"});
   ChatTerminal& chat = in_shell.chat;
@@ -336,6 +339,8 @@ BOOST_AUTO_TEST_CASE(an_editor_is_stopped_and_goes_on) {
   BOOST_TEST(chat.await_text("editing\r\n"));
   chat.type("\x1a");
   BOOST_TEST(in_shell.has_shell());
+  const std::string status = "/proc/" + std::to_string(std::stoi(read_file(number))) + "/status";
+  BOOST_TEST(chat.await([&] { return contains(read_file(status), "T (stopped)"); }));
   const size_t from = chat.written().size();
   chat.type("fg\n");
   BOOST_TEST(chat.await_text(program_path(), from));
