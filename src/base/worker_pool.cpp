@@ -97,35 +97,40 @@ void WorkerPool::share(const Loop& loop) {
   loop_.n_each = (loop.n + n_most - 1) / n_most;
   const auto n_pieces = static_cast<uint32_t>((loop.n + loop_.n_each - 1) / loop_.n_each);
   n_unfinished_.store(n_pieces, std::memory_order_relaxed);
+  const uint32_t number = n_loops_ + 1;
   for (int64_t node = 0; node < nodes_.n(); ++node) {
     Share& share = shares_[static_cast<size_t>(node)];
     share.end = static_cast<uint32_t>(nodes_.begin(node + 1, n_pieces));
-    share.n_left = share.end - static_cast<uint32_t>(nodes_.begin(node, n_pieces));
+    const uint32_t n = share.end - static_cast<uint32_t>(nodes_.begin(node, n_pieces));
+    share.left = uint64_t{number} << 32 | n;
   }
-  ++n_loops_;
+  n_loops_ = number;
   n_loops_.notify_all();
-  take_pieces(node_of(0), true);
+  take_pieces(number, node_of(0), true);
   while (const uint32_t n = n_unfinished_.load(std::memory_order_acquire)) wait_while(n_unfinished_, n);
 }
 
 void WorkerPool::work(int64_t node) {
   nodes_.bind_thread(node);
   for (uint32_t n_seen = 0; !is_ending_;) {
-    take_pieces(node, false);
+    take_pieces(n_seen, node, false);
     wait_while(n_loops_, n_seen);
     n_seen = n_loops_;
   }
 }
 
-// Takes pieces of the node's own share, then of the others' in turn: half of a fair share of what is left at
-// a time, so that all threads end together and seldom contend. A piece that was taken keeps the loop: until
-// n_unfinished_ falls, it does not end and the next one does not begin.
-void WorkerPool::take_pieces(int64_t node, bool is_caller) {
+// Takes pieces of the loop from the node's own share, then of the others' in turn: half of a fair share of
+// what is left at a time, so that all threads end together and seldom contend. A piece that was taken keeps
+// the loop: until n_unfinished_ falls, it does not end and the next one does not begin.
+void WorkerPool::take_pieces(uint32_t loop, int64_t node, bool is_caller) {
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[(static_cast<size_t>(node) + i) % shares_.size()];
-    while (uint32_t n_left = share.n_left) {
+    for (;;) {
+      uint64_t left = share.left;
+      const auto n_left = static_cast<uint32_t>(left);
+      if (left >> 32 != loop || n_left == 0) break;
       const uint32_t n = std::max(1u, n_left / (2 * share.n_threads));
-      if (!share.n_left.compare_exchange_weak(n_left, n_left - n)) continue;
+      if (!share.left.compare_exchange_weak(left, left - n)) continue;
       run_pieces(share.end - n_left, n, is_caller);
       if (n_unfinished_.fetch_sub(n) == n) n_unfinished_.notify_one();
     }

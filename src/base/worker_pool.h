@@ -62,11 +62,13 @@ class WorkerPool {
 
     void run(int64_t begin, int64_t end) const { call(body, begin, end); }
   };
-  // A node's pieces of the loop.
+  // A node's pieces of a loop.
   struct Share {
-    alignas(64) std::atomic<uint32_t> n_left = 0;  // not taken: the share's last ones
-    uint32_t end = 0;                              // the first piece of the next share
-    uint32_t n_threads = 1;                        // of the node
+    // The loop's number << 32 | pieces that are not taken: the share's last ones. Only threads that have come
+    // to the loop take them: one that still looks for pieces of the loop before goes to its own share first.
+    alignas(64) std::atomic<uint64_t> left = 0;
+    uint32_t end = 0;        // the first piece of the next share
+    uint32_t n_threads = 1;  // of the node
   };
 
   void run(const Loop& loop, bool is_worth_sharing);
@@ -75,7 +77,7 @@ class WorkerPool {
   void share(const Loop& loop);
   void start_threads();
   void work(int64_t node);
-  void take_pieces(int64_t node, bool is_caller);
+  void take_pieces(uint32_t loop, int64_t node, bool is_caller);
   void run_pieces(int64_t first, int64_t n, bool is_caller);
   int64_t node_of(int64_t worker) const { return nodes_.node_of(worker, n_threads_); }
 
@@ -89,7 +91,7 @@ class WorkerPool {
   // loop_ is written only while no piece is left or being computed.
   std::vector<Share> shares_;                           // of each node
   alignas(64) std::atomic<uint32_t> n_unfinished_ = 0;  // pieces
-  alignas(64) std::atomic<uint32_t> n_loops_ = 0;       // changes with each loop: idle threads wait for it
+  alignas(64) std::atomic<uint32_t> n_loops_ = 0;       // the last one's number: idle threads wait
   Loop loop_;
   std::atomic<bool> has_failed_ = false;
   std::exception_ptr error_;  // of the thread that set has_failed_
