@@ -42,15 +42,21 @@ DSV32_DEVICE T warp_prefix(T x) {
   return x;
 }
 
-// The sum over a block of up to 1024 threads, for every thread. All threads of the block call it.
-DSV32_DEVICE float block_sum(float x) {
-  __shared__ float partial[32];
+// Replaces each x by its sum over a block of up to 1024 threads, for every thread. All threads call it.
+template <int kSums>
+DSV32_DEVICE void block_sums(float (&x)[kSums]) {
+  __shared__ float partial[kSums][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = (blockDim.x + 31) / 32;
-  x = warp_sum(x);
+  DSV32_UNROLL for (float& of : x) of = warp_sum(of);
   __syncthreads();  // the previous call's sums are read
-  if (lane == 0) partial[warp] = x;
+  DSV32_UNROLL for (int i = 0; i < kSums; ++i) if (lane == 0) partial[i][warp] = x[i];
   __syncthreads();
-  return warp_sum(lane < n_warps ? partial[lane] : 0.0f);
+  DSV32_UNROLL for (int i = 0; i < kSums; ++i) x[i] = warp_sum(lane < n_warps ? partial[i][lane] : 0.0f);
+}
+DSV32_DEVICE float block_sum(float x) {
+  float sums[1] = {x};
+  block_sums(sums);
+  return sums[0];
 }
 
 // Multiplies x [dim], a power of two, in shared memory by the Hadamard matrix of ones and minus ones, in the

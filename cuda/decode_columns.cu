@@ -410,10 +410,11 @@ void multiply_chosen(DecodeRows rows, bool is_gated, TensorType type, const Laun
   if (rows.shared_weights) {
     DecodeRows shared = rows;
     shared.n_problems = 1, --rows.n_problems;
+    shared.n_tokens = rows.n_shared_tokens;
     shared.matrices[0].weights = rows.shared_weights, shared.x = rows.shared_x;
     shared.matrices[0].y += rows.n_problems * rows.y_problem_stride;
     shared.mats = nullptr, shared.shared_weights = rows.shared_weights = nullptr;
-    multiply_columns(shared, {}, is_gated, 1, type, launch);
+    multiply_columns(shared, {}, is_gated, shared.n_tokens, type, launch);
   }
   auto* runs = launch.workspace->take<UseRuns::Run>(rows.n_problems);
   auto* uses = launch.workspace->take<int32_t>(rows.n_problems);

@@ -11,37 +11,47 @@ template <TensorType kType, int kMats, int kTiles, bool kInBands>
 bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Launch& launch) {
   using Sizes = SharedSizes<kType, kMats, kInBands>;
   constexpr int kBlockTokens = kTiles * kGroupTokens;
-  const int n_together = std::min(rows.n_tokens, kBlockTokens);
+  const int n_together = std::min(std::max(rows.n_tokens, rows.n_shared_tokens), kBlockTokens);
   layout.n_groups = number_groups(rows, kWarps >> layout.log_warps);
   layout.stride = n_together == 1 ? 1 : (n_together + 1) / 2 * 2;
-  const int n_beside = Sizes::partial(layout.stride) + Sizes::x(layout.n_steps_block, n_together);
+  const int n_x = Sizes::x(layout.n_steps_block, n_together), n_partial = Sizes::partial(layout.stride);
   // The limits also cover static shared memory and the 1 KiB that the system takes per block.
   constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + kThreads * 4 + 128;
   const int block_limit = card().block_bytes - kReserved;
   const int half_sm = card().sm_bytes / 2 - kReserved;
-  const auto stages_in = [&](int64_t n_bytes) { return static_cast<int>(n_bytes / Sizes::ring(1)); };
+  const auto stages_in = [&](int n_bytes, int n_teams) {
+    return (n_bytes - n_x - n_teams * n_partial) / (n_teams * Sizes::ring(1));
+  };
 
   const int n_token_groups = ceil_div(rows.n_tokens, kBlockTokens);
   const int n_problems = rows.n_problems * n_token_groups;
   const int n_blocks_all = layout.n_groups * n_problems * layout.n_split;
-  int n_stages = stages_in(half_sm - n_beside), n_blocks_sm = 2;
-  if (n_stages < 2 || n_blocks_all + beside.n_jobs <= launch.n_sms)
-    n_stages = stages_in(block_limit - n_beside), n_blocks_sm = 1;
+  constexpr int kFewStages = 3;
+  int n_stages = stages_in(half_sm, 1), n_blocks_sm = 2, n_teams = 1;
+  if (n_blocks_all + beside.n_jobs <= launch.n_sms) {
+    n_stages = stages_in(block_limit, 1), n_blocks_sm = 1;
+  } else if (n_stages <= kFewStages && layout.n_split == 1 && beside.n_jobs == 0 &&
+             stages_in(block_limit, 2) >= 2) {
+    n_stages = stages_in(block_limit, 2), n_blocks_sm = 1, n_teams = 2;
+  } else if (n_stages < 2) {
+    n_stages = stages_in(block_limit, 1), n_blocks_sm = 1;
+  }
   if (n_stages < 2) return false;
   layout.n_ahead = n_problems == 1 ? beside.n_jobs : 0;
   const int n_places = n_blocks_sm * launch.n_sms - std::min(layout.n_ahead, launch.n_sms / 8);
   const int n_x_blocks =
-      layout.n_split > 1 ? layout.n_groups : std::clamp(n_places / n_problems, 1, layout.n_groups);
+      layout.n_split > 1 ? layout.n_groups
+                         : std::clamp(n_places / n_problems, 1, ceil_div(layout.n_groups, n_teams));
   const int64_t n_steps_warp =
-      ceil_div(layout.n_groups, n_x_blocks) * ceil_div(layout.n_steps_block, int64_t{1} << layout.log_warps);
+      ceil_div(layout.n_groups, n_teams * n_x_blocks) * ceil_div(layout.n_steps_block, int64_t{1} << layout.log_warps);
   layout.n_stages = static_cast<int>(std::min<int64_t>({n_stages, kMaxStages, n_steps_warp + 1}));
   layout.n_slots = static_cast<int>(std::min<int64_t>(layout.n_stages, n_steps_warp));
-  const int n_shared = std::max(Sizes::ring(layout.n_slots) + n_beside,
+  const int n_shared = std::max(n_x + n_teams * (Sizes::ring(layout.n_slots) + n_partial),
                                 beside.n_jobs > 0 ? static_cast<int>(kMostBesideBytes) : 0);
   const int n_grid_x = layout.n_ahead + n_x_blocks * layout.n_split;
   const int64_t n_behind = ceil_div(beside.n_jobs - layout.n_ahead, n_grid_x);
   launch_kernel(decode_rows_kernel<kType, kMats, kTiles, kInBands>,
-                {{n_grid_x, rows.n_problems + n_behind, n_token_groups}, kThreads, n_shared, layout.n_split},
+                {{n_grid_x, rows.n_problems + n_behind, n_token_groups}, n_teams * kThreads, n_shared, layout.n_split},
                 launch, rows, layout, beside);
   return true;
 }

@@ -36,8 +36,10 @@ struct DecodeRows {
   bool is_x_older = false;
   bool lets_next_late = false;  // the next kernel may start after this one's wait
   // The last problem's matrix and x, if it is one that all tokens share; it has no entry in mats. Null: none.
+  // Its tokens' rows of x are x_token_stride apart; the other problems then have one token each.
   const uint8_t* shared_weights = nullptr;
   const float* shared_x = nullptr;
+  int n_shared_tokens = 0;
   const float* x = nullptr;  // [n_problems / x_sharing, n_tokens, n_cols]
   int64_t x_problem_stride = 0, x_token_stride = 0;
   int x_sharing = 1;
@@ -81,7 +83,7 @@ struct BlockTokens {
     first = static_cast<int>(blockIdx.z) * n_most;
     x = is_shared(rows) ? rows.shared_x : rows.x + blockIdx.y / rows.x_sharing * rows.x_problem_stride;
     x += first * rows.x_token_stride;
-    n = min(n_most, rows.n_tokens - first);
+    n = min(n_most, (is_shared(rows) ? rows.n_shared_tokens : rows.n_tokens) - first);
   }
 };
 
@@ -155,6 +157,11 @@ DSV32_DEVICE void load_x8(const float* x, int col, int n_cols, bool is_aligned, 
   }
 }
 
+// A block is one or two teams of kWarps warps, which take different groups of tiles and share x.
+DSV32_DEVICE int team_of_block() { return static_cast<int>(threadIdx.x) / kThreads; }
+DSV32_DEVICE int teams_of_block() { return static_cast<int>(blockDim.x) / kThreads; }
+DSV32_DEVICE int warp_of_team() { return static_cast<int>(threadIdx.x) % kThreads / 32; }
+
 // A block's steps. Each of the W warps of a tile adds up one unit, a range of consecutive steps.
 struct StepShare {
   int first, n;
@@ -179,7 +186,7 @@ DSV32_DEVICE WarpShare share_of_warp(const Layout& layout) {
   const int n_split = kSplits ? layout.n_split : 1;
   const StepShare share(layout, n_split == 1 ? 0 : static_cast<int>(blockIdx.x) % n_split);
   const int n_warps = 1 << layout.log_warps, unit = static_cast<int>(threadIdx.x) / 32 & (n_warps - 1);
-  const int n_groups_apart = (static_cast<int>(gridDim.x) - layout.n_ahead) / n_split;
+  const int n_groups_apart = (static_cast<int>(gridDim.x) - layout.n_ahead) / n_split * teams_of_block();
   if constexpr (kIsFloat<kType>)
     return {share.first, share.first + unit, share.first + share.n, n_warps, n_groups_apart};
   return {share.first, share.begin_of(layout, unit), share.begin_of(layout, unit + 1), 1, n_groups_apart};
@@ -224,7 +231,7 @@ DSV32_DEVICE StepPlace place_step(const DecodeRows& rows, const DecodeRows::Matr
 // The matrix and the first row of the warp's tile in a group.
 DSV32_DEVICE const DecodeRows::Matrix& find_tile(const DecodeRows& rows, const Layout& layout, int group,
                                                  int* first_row) {
-  const int warp = threadIdx.x / 32;
+  const int warp = warp_of_team();
   int first_group;
   const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_group);
   const int tile = (group - first_group) * (kWarps >> layout.log_warps) + (warp >> layout.log_warps);

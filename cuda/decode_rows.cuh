@@ -159,7 +159,7 @@ struct RowsWay {
 
 // ---- the kernels ----
 
-// Shared memory of a block, in this order.
+// Shared memory of a block, in this order; each of its teams has a ring and partial sums.
 template <TensorType kType, int kMats, bool kInBands>
 struct SharedSizes {
   static constexpr int kTile = kBandTile * slot_bytes<kType>(kInBands), kStage = kMats * kTile;  // of a warp
@@ -198,44 +198,57 @@ DSV32_DEVICE void multiply_x8(float4 (&v)[2], float factor, const float4 (&w)[2]
 }
 
 // Rounds a block's x to records [n_steps, tokens.n] of a type with codes, from step first_step on. kNorms: x
-// may have to be normed.
+// of at most kFewTokens tokens may have to be normed.
 template <TensorType kType, bool kNorms, bool kPastL1>
 __device__ inline void make_records(const DecodeRows& rows, const Layout& layout, const BlockTokens& tokens,
                                     int first_step, uint8_t* to) {
   using X = Record<kType>;
-  constexpr int kTogether = 4, kTeams = kThreads / X::kLanes, kWarpTeams = 32 / X::kLanes;
-  const int thread = static_cast<int>(threadIdx.x), team = thread / X::kLanes, lane = thread % X::kLanes;
-  const int col = column_of<kType>(lane / 4, lane % 4);
-  DSV32_NO_UNROLL for (int t = 0; t < tokens.n; ++t) {
-    const float* x = tokens.x + t * rows.x_token_stride;
-    float factor = 0;
-    float4 first_weights[2];  // loaded while the factor is computed
-    if constexpr (kNorms)
-      if (rows.x_norm) {
-        load_x8(rows.x_norm, (first_step + team) * Steps<kType>::kCols + col,
-                team < layout.n_steps_block ? rows.n_cols : 0, layout.is_x_aligned, first_weights);
-        factor = rms_factor(x, rows.n_cols, rows.norm_eps);
-      }
-    DSV32_NO_UNROLL for (int begin = 0; begin + team / kWarpTeams * kWarpTeams < layout.n_steps_block;
-                         begin += kTogether * kTeams) {
-      float4 v[kTogether][2];
-      DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
-        const int step = begin + k * kTeams + team;
-        const int at = (first_step + step) * Steps<kType>::kCols + col,
-                  n_cols = step < layout.n_steps_block ? rows.n_cols : 0;
-        load_x8<kPastL1>(x, at, n_cols, layout.is_x_aligned, v[k]);
-        if constexpr (kNorms)
-          if (rows.x_norm) {
-            float4 w[2] = {first_weights[0], first_weights[1]};
-            if (k > 0 || begin > 0) load_x8(rows.x_norm, at, n_cols, layout.is_x_aligned, w);
-            multiply_x8(v[k], factor, w);
-          }
-      }
-      DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
-        const int step = begin + k * kTeams + team;
-        if (k % 2 == 0 && step - team % kWarpTeams >= layout.n_steps_block) break;  // the whole warp
-        make_record<kType>(v[k], to + (step * tokens.n + t) * X::kBytes, step < layout.n_steps_block);
-      }
+  constexpr int kTogether = 4, kWarpTeams = 32 / X::kLanes;
+  constexpr int kMostNormed = kNorms ? int{kFewTokens} : 1;
+  const int thread = static_cast<int>(threadIdx.x), team = thread / X::kLanes, lane = thread % X::kLanes,
+            n_apart = static_cast<int>(blockDim.x) / X::kLanes, n_records = layout.n_steps_block * tokens.n,
+            first_of_warp = team / kWarpTeams * kWarpTeams;
+  const int col = first_step * Steps<kType>::kCols + column_of<kType>(lane / 4, lane % 4);
+  const auto step_of = [&](int record) { return tokens.n == 1 ? record : record / tokens.n; };
+  const auto load = [&](int begin, float4(&v)[kTogether][2]) {
+    DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
+      const int record = begin + k * n_apart + team, step = step_of(record);
+      load_x8<kPastL1>(tokens.x + (record - step * tokens.n) * rows.x_token_stride,
+                       col + step * Steps<kType>::kCols, record < n_records ? rows.n_cols : 0,
+                       layout.is_x_aligned, v[k]);
+    }
+  };
+  [[maybe_unused]] const auto load_norm = [&](int record, float4(&w)[2]) {
+    load_x8(rows.x_norm, col + step_of(record) * Steps<kType>::kCols, record < n_records ? rows.n_cols : 0,
+            layout.is_x_aligned, w);
+  };
+  float factors[kMostNormed] = {};
+  float4 first_weights[2] = {};  // loaded while the factors are computed
+  if constexpr (kNorms)
+    if (rows.x_norm) {
+      load_norm(team, first_weights);
+      if (tokens.n == 1)
+        factors[0] = rms_factor(tokens.x, rows.n_cols, rows.norm_eps);
+      else
+        rms_factors(tokens.x, rows.x_token_stride, tokens.n, rows.n_cols, rows.norm_eps, factors);
+    }
+  [[maybe_unused]] const auto norm = [&](int record, float4(&v)[2]) {
+    const int t = record - step_of(record) * tokens.n;
+    float4 w[2] = {first_weights[0], first_weights[1]};
+    if (record != team) load_norm(record, w);
+    float factor = factors[0];
+    DSV32_UNROLL for (int i = 1; i < kMostNormed; ++i) if (i == t) factor = factors[i];
+    multiply_x8(v, factor, w);
+  };
+  DSV32_NO_UNROLL for (int begin = 0; begin + first_of_warp < n_records; begin += kTogether * n_apart) {
+    float4 v[kTogether][2];
+    load(begin, v);
+    DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
+      const int record = begin + k * n_apart + team;
+      if (k % 2 == 0 && record - team + first_of_warp >= n_records) break;  // the whole warp
+      if constexpr (kNorms)
+        if (rows.x_norm) norm(record, v[k]);
+      make_record<kType>(v[k], to + record * X::kBytes, record < n_records);
     }
   }
 }
@@ -244,11 +257,12 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
 // takes blocks before those of a single problem or after those of several.
 // Grid (blocks, problems, groups of 8 kTiles tokens), persistent over groups of tiles; a warp has 16 rows and
 // a W-th of the steps. Layout: head of this file. The sums of the W warps meet in shared memory (sum_units),
-// in two buffers, so that a group of tiles takes one barrier.
+// in two buffers, so that a group of tiles takes one barrier of a team's threads. Blocks of two teams: where
+// x and a few steps take more than half of a multiprocessor's shared memory; without clusters and Beside.
 // Bound by the weights' bytes. Measured (H200, 2026-11-21): 7168 x 18432 of one token, Q4_K 1987, Q8_0 2401,
 // BF16 3416 GB/s.
 template <TensorType kType, int kMats, int kTiles, bool kInBands>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(2 * kThreads, 1)
     decode_rows_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
                        const __grid_constant__ Beside beside) {
   using Sizes = SharedSizes<kType, kMats, kInBands>;
@@ -262,6 +276,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                          reinterpret_cast<float*>(shared));
   }
   const int warp = threadIdx.x / 32, lane = opaque(threadIdx.x) % 32, g = lane / 4, i = lane % 4;
+  const int team = team_of_block(), n_teams = teams_of_block(), thread = threadIdx.x % kThreads;
   const int n_tiles = kWarps >> layout.log_warps;
   const int stride = layout.stride;
   uint8_t* ring = shared + static_cast<int>(opaque(warp * layout.n_slots * Sizes::kStage));
@@ -273,14 +288,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   if constexpr (kMats == 2 && kInBands)
     if (is_chosen && rows.is_x_older)
       make_records<kType, false, true>(rows, layout, BlockTokens(rows, kGroupTokens), share.first_of_block,
-                                       shared + Sizes::ring(layout.n_slots));
+                                       shared + n_teams * Sizes::ring(layout.n_slots));
   if (is_chosen) wait_for_inputs();
   if (!rows.lets_next_late) let_next_start();
   fill_grid<kType>(grid);
   const int64_t mat = mat_offset(rows);
   if constexpr (kGridWords < kType >> 0) __syncthreads();
 
-  const int first_group = (static_cast<int>(blockIdx.x) - layout.n_ahead) / layout.n_split;
+  const int first_group = (static_cast<int>(blockIdx.x) - layout.n_ahead) / layout.n_split * n_teams + team;
   using Way = std::conditional_t<kInBands, BandWay<kType, kMats>, RowsWay<kType, kMats>>;
   Way way({rows, layout, share, mat, lane}, first_group, ring);
   for (int stage = 0; stage < layout.n_stages - 1; ++stage) way.put(way.first + stage * Sizes::kStage);
@@ -288,8 +303,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (rows.lets_next_late) let_next_start();
 
   const BlockTokens tokens(rows, kTiles * kGroupTokens);
-  uint8_t* x = shared + Sizes::ring(layout.n_slots);
-  uint8_t* partial_begin = x + Sizes::x(layout.n_steps_block, tokens.n);
+  uint8_t* x = shared + n_teams * Sizes::ring(layout.n_slots);
+  uint8_t* partial_begin = x + Sizes::x(layout.n_steps_block, tokens.n) + team * Sizes::partial(stride);
   LaneX lane_x;
   int n_x_bytes = 0;  // of a step
   if constexpr (!kIsFloat<kType>) {
@@ -322,13 +337,13 @@ __global__ void __launch_bounds__(kThreads, 2)
     float* partial =
         reinterpret_cast<float*>(partial_begin) + (n_done % 2) * (kWarps * kMats * kBandTile * stride);
     DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
-      float* to = partial + (warp * kMats + m) * kBandTile * stride;
+      float* to = partial + (warp % kWarps * kMats + m) * kBandTile * stride;
       DSV32_UNROLL for (int k = 0; k < 4 * kTiles; ++k) {
         const int t = k / 4 * 8 + 2 * i + k % 2;
         if (t < stride) to[(g + k / 2 % 2 * 8) * stride + t] = sums[m][k / 4][k % 4];
       }
     }
-    __syncthreads();
+    sync_at<kThreads>(1 + team);
     int first_of_matrix;
     const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_of_matrix);
     const int first_row = (group - first_of_matrix) * n_tiles * kBandTile;
@@ -345,7 +360,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         continue;
       }
     }
-    for (int k = threadIdx.x; k < n_tiles * kBandTile * tokens.n; k += kThreads) {
+    for (int k = thread; k < n_tiles * kBandTile * tokens.n; k += kThreads) {
       const int t = k / (n_tiles * kBandTile), tile = k / kBandTile % n_tiles, r = k % kBandTile;
       const int row = first_row + tile * kBandTile + r;
       if (row >= matrix.n_rows) continue;

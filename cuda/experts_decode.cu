@@ -3,7 +3,7 @@
 //
 // Every use (token, k) of an expert is one problem: h = silu(w1 x) * (w3 x) * weight, then w2 h. A token's
 // results are added in ascending k. With many tokens the uses are sorted by expert, so that its weights are
-// read once for all; a use's bits are the same either way. With one token the router runs beside the shared
+// read once for all; a use's bits are the same either way. With few tokens the router runs beside the shared
 // expert's first product, and the shared expert's second product is one more problem of the chosen experts'.
 #include "cuda/decode_launch.cuh"
 
@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kSortThreads)
     to.uses[atomicAdd(&places[experts[use]], 1)] = use;
 }
 
-// y[t] = sum over k of x[t, k], in ascending order. With `h` there is one more x, the shared expert's: y =
-// that x + the sum; h += y.
+// y[t] = sum over k of x[t, k], in ascending order. With `h` there is one more x of each token, the shared
+// expert's, behind all others: y = that x + the sum; h += y.
 // A thread has four values; grid (columns, tokens). x [n_tokens, n_each, width], width a multiple of 4. Bound
 // by bytes.
 __global__ void sum_uses_kernel(const float4* x, float4* y, float4* h, int n_each, int width) {
@@ -73,9 +73,9 @@ __global__ void sum_uses_kernel(const float4* x, float4* y, float4* h, int n_eac
   wait_for_inputs();
   const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (column >= width) return;
-  const float4* from = x + static_cast<int64_t>(blockIdx.y) * n_each * width + column;
-  const float4 before = h ? h[column] : float4{},
-               last = h ? from[static_cast<int64_t>(n_each) * width] : float4{};
+  const int64_t token = blockIdx.y, n_uses = int64_t{gridDim.y} * n_each, at = token * width + column;
+  const float4* from = x + token * n_each * width + column;
+  const float4 before = h ? h[at] : float4{}, last = h ? x[n_uses * width + at] : float4{};
   float4 sum = from[0];
 #pragma unroll 8
   for (int k = 1; k < n_each; ++k) {
@@ -84,9 +84,9 @@ __global__ void sum_uses_kernel(const float4* x, float4* y, float4* h, int n_eac
   }
   if (h) {
     sum = {last.x + sum.x, last.y + sum.y, last.z + sum.z, last.w + sum.w};
-    h[column] = {before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w};
+    h[at] = {before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w};
   }
-  y[static_cast<int64_t>(blockIdx.y) * width + column] = sum;
+  y[at] = sum;
 }
 
 bool is_one_product(const WeightMatrix& w1, const WeightMatrix& w3) {
@@ -149,6 +149,15 @@ int64_t tokens_together(const RunExperts& op, const Workspace& scratch) {
   return std::max<int64_t>(1, std::min(n_room, kMostUses / op.n_activated));
 }
 
+// Whether the shared expert's w2 may be a problem of the chosen experts' product.
+bool is_like_chosen(const RunExperts& op) {
+  const WeightMatrix &w = op.shared.weight, &w2 = op.w2;
+  return w.data && w.type == w2.type && w.n_rows == w2.n_rows && w.row_bytes == w2.row_bytes &&
+         w.step_bytes == w2.step_bytes && has_codes(w.type);
+}
+
+bool is_joined(const RunExperts& op) { return op.n_tokens <= kFewTokens && is_like_chosen(op); }
+
 // y = the sums over each token's experts; see the head of this file.
 void run_together(const RunExperts& op, bool is_x_older, const Launch& launch) {
   const int64_t n_uses = op.n_tokens * op.n_activated;
@@ -157,19 +166,10 @@ void run_together(const RunExperts& op, bool is_x_older, const Launch& launch) {
   const bool are_sorted = choose_run(op.n_tokens, op.w1.n_mats, have_codes, card().family) > 0;
   const UseRuns runs = are_sorted ? sort_uses(op, 0, launch).runs_of(0) : UseRuns{};
   float* h = launch.workspace->take<float>(n_uses * op.w1.n_rows);
-  float* y = launch.workspace->take<float>((n_uses + 1) * op.w2.n_rows);
+  float* y = launch.workspace->take<float>((n_uses + (is_joined(op) ? op.n_tokens : 0)) * op.w2.n_rows);
   run_uses(op, runs, h, y, launch, is_x_older);
   sum_uses(op, y, launch);
 }
-
-// Whether the shared expert's w2 may be a problem of the chosen experts' product.
-bool is_like_chosen(const RunExperts& op) {
-  const WeightMatrix &w = op.shared.weight, &w2 = op.w2;
-  return w.data && w.type == w2.type && w.n_rows == w2.n_rows && w.row_bytes == w2.row_bytes &&
-         w.step_bytes == w2.step_bytes && has_codes(w.type);
-}
-
-bool is_joined(const RunExperts& op) { return op.n_tokens == 1 && is_like_chosen(op); }
 
 // The shared expert's w2 by itself, with sums divided as in the chosen experts' product.
 void run_shared(const RunExperts& op, const Launch& launch) {
@@ -214,7 +214,8 @@ void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, con
   rows.x_problem_stride = op.w2.n_cols;
   rows.matrices[0].y = y;
   if (is_joined(op))
-    ++rows.n_problems, rows.shared_weights = op.shared.weight.data, rows.shared_x = op.shared.x;
+    ++rows.n_problems, rows.shared_weights = op.shared.weight.data, rows.shared_x = op.shared.x,
+        rows.n_shared_tokens = static_cast<int>(op.n_tokens), rows.x_token_stride = op.shared.x_stride;
   decode_rows(rows, runs, op.w2.type, here);
 }
 
@@ -229,12 +230,13 @@ void sum_uses(const RunExperts& op, const float* y, const Launch& launch) {
 bool route_experts_decode(const RouteExperts& op, const Launch& launch) {
   const GatedMatmul& beside = op.beside;
   const bool is_coded = beside.w1.data && has_codes(beside.w1.type);
-  const bool is_made = op.n_tokens == 1 && launch.n_done && is_coded &&
+  const bool is_made = op.n_tokens <= kFewTokens && launch.n_done && is_coded &&
                        is_one_product(beside.w1, beside.w3) && op.gate.weight.data &&
                        op.gate.weight.type == TensorType::f32 && route_bytes(op) <= decode::kMostBesideBytes;
   if (is_made) {
     Beside router = decode::beside_of(decode::rows_of(op.gate));
-    router.route = op, router.n_done = launch.n_done;
+    router.route = op, router.n_done = launch.n_done, router.n_row_jobs = router.n_jobs;
+    router.n_jobs += static_cast<int>(op.n_tokens) - 1;
     DecodeRows rows = rows_of_gated(beside);
     rows.lets_next_late = true;
     if (decode::launch_any<2>(rows, {}, beside.w1.type, launch, router)) return true;
@@ -253,13 +255,14 @@ void run_experts_decode(const RunExperts& op, const Launch& launch, bool is_x_ol
   if (op.n_activated == 0) return;
   const int64_t n_rounds = ceil_div(op.n_tokens, tokens_together(op, *launch.workspace)),
                 n_together = ceil_div(op.n_tokens, std::max<int64_t>(1, n_rounds));
+  const bool joins = is_joined(op) && n_rounds == 1;
   for (int64_t token = 0; token < op.n_tokens; token += n_together) {
     Workspace scratch = *launch.workspace;
     RunExperts part = tokens_of(op, token, std::min(n_together, op.n_tokens - token));
-    if (!is_joined(op)) part.shared = {};
-    run_together(part, is_x_older && op.n_tokens == 1, launch.with(scratch));
+    if (!joins) part.shared = {};
+    run_together(part, is_x_older && n_rounds == 1, launch.with(scratch));
   }
-  if (op.shared.weight.data && !is_joined(op)) run_shared(op, launch);
+  if (op.shared.weight.data && !joins) run_shared(op, launch);
 }
 
 }  // namespace dsv32::cuda

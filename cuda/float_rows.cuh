@@ -26,7 +26,7 @@ DSV32_DEVICE float4 load_f32x4(const float* row, int col, int n_cols, bool is_al
 // Multiplies the rows of job `job` of a problem by at most kFloatTokens tokens. One block; a thread has four
 // columns of each 1024. `partial` is shared memory [kFloatTokens, kWarps, kFloatRows] for the warps' sums,
 // which are added in the warps' order. With mats the caller has waited for inputs; else it waits here. Bound
-// by latency, one token after another.
+// by latency, two tokens at a time.
 template <int kMats>
 DSV32_DEVICE void float_rows(const DecodeRows& rows, int job, int problem, bool is_aligned, float* partial) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
@@ -49,24 +49,35 @@ DSV32_DEVICE void float_rows(const DecodeRows& rows, int job, int problem, bool 
   hold(0);
   if (!rows.mats) wait_for_inputs();
   const float* x = rows.x + problem / rows.x_sharing * rows.x_problem_stride;
-  DSV32_NO_UNROLL for (int t = 0; t < rows.n_tokens; ++t) {
-    const float* from = x + t * rows.x_token_stride;
-    float sums[kFloatRows] = {};
+  const auto multiply = [&]<int kTokens>(int first_token, std::integral_constant<int, kTokens>) {
+    const float* from = x + first_token * rows.x_token_stride;
+    float sums[kTokens][kFloatRows] = {};
     DSV32_NO_UNROLL for (int first = 0; first < rows.n_cols; first += kFloatColumns) {
-      if (rows.n_cols > kFloatColumns && first + t > 0) hold(first);
+      if (rows.n_cols > kFloatColumns && first + first_token > 0) hold(first);
       DSV32_UNROLL for (int k = 0; k < kFloatHeld; ++k) {
-        const float4 v = load_f32x4(from, first + 4 * (k * kThreads + thread), rows.n_cols, is_aligned);
-        DSV32_UNROLL for (int r = 0; r < kFloatRows; ++r) {
-          sums[r] = fmaf(held[r][k].x, v.x, sums[r]), sums[r] = fmaf(held[r][k].y, v.y, sums[r]);
-          sums[r] = fmaf(held[r][k].z, v.z, sums[r]), sums[r] = fmaf(held[r][k].w, v.w, sums[r]);
+        float4 v[kTokens];
+        DSV32_UNROLL for (int t = 0; t < kTokens; ++t) v[t] =
+            load_f32x4(from + t * rows.x_token_stride, first + 4 * (k * kThreads + thread), rows.n_cols,
+                       is_aligned);
+        DSV32_UNROLL for (int t = 0; t < kTokens; ++t) {
+          DSV32_UNROLL for (int r = 0; r < kFloatRows; ++r) {
+            float& sum = sums[t][r];
+            sum = fmaf(held[r][k].x, v[t].x, sum), sum = fmaf(held[r][k].y, v[t].y, sum);
+            sum = fmaf(held[r][k].z, v[t].z, sum), sum = fmaf(held[r][k].w, v[t].w, sum);
+          }
         }
       }
     }
-    DSV32_UNROLL for (int r = 0; r < kFloatRows; ++r) {
-      sums[r] = warp_sum(sums[r]);
-      if (lane == 0) partial[(t * kWarps + warp) * kFloatRows + r] = sums[r];
+    DSV32_UNROLL for (int t = 0; t < kTokens; ++t) {
+      DSV32_UNROLL for (int r = 0; r < kFloatRows; ++r) {
+        const float sum = warp_sum(sums[t][r]);
+        if (lane == 0) partial[((first_token + t) * kWarps + warp) * kFloatRows + r] = sum;
+      }
     }
-  }
+  };
+  int t = 0;
+  DSV32_NO_UNROLL for (; t + 2 <= rows.n_tokens; t += 2) multiply(t, std::integral_constant<int, 2>());
+  if (t < rows.n_tokens) multiply(t, std::integral_constant<int, 1>());
   __syncthreads();
   for (int k = thread; k < rows.n_tokens * (kFloatRows / kMats); k += kThreads) {
     const int t = k / (kFloatRows / kMats), r = k % (kFloatRows / kMats);

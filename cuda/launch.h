@@ -65,7 +65,7 @@ struct Launch {
   // No kernel starts before all earlier ones are done (dependent.cuh). Set while rows are fetched beside the
   // stream, so that the fetch finds room, and where the stream waits for the fetch.
   bool is_plain = false;
-  // On the device: a counter of blocks, zero between kernels; or null.
+  // On the device: [2] counters of blocks, zero between kernels; or null.
   uint32_t* n_done = nullptr;
 
   // The same with other scratch memory.

@@ -24,12 +24,12 @@ DecodeRows rows_of_heads(const MatmulHeads& op) {
   return rows;
 }
 
-// Stores one token's rows and keys beside the products. Their blocks each norm the queries' low rank, which
+// Stores few tokens' rows and keys beside the products. Their blocks each norm the queries' low rank, which
 // takes too long for more tokens. Returns false, and does nothing, where that is not possible.
 bool store_beside(const StoreTokens& op, const Launch& launch) {
   const Matmul &first = op.to_q, &second = op.to_index_q;
   DecodeRows rows = decode::rows_of(first);
-  if (!has_codes(first.weight.type) || !rows.in_bands || rows.n_tokens > 1) return false;
+  if (!has_codes(first.weight.type) || !rows.in_bands || rows.n_tokens > kFewTokens) return false;
   if (second.weight.data) {
     if (!go_together(first, second)) return false;
     rows.matrices[rows.n_matrices++] = decode::rows_of(second).matrices[0];
@@ -38,7 +38,7 @@ bool store_beside(const StoreTokens& op, const Launch& launch) {
   rows.x_norm = op.q_norm, rows.norm_eps = op.norm_eps;
   Beside beside;
   beside.store = op, beside.store_room = StoreRoom::of(op.cache.layout);
-  beside.n_jobs = op.k ? 2 : 1;
+  beside.n_jobs = (op.k ? 2 : 1) * rows.n_tokens;
   return beside.store_room.n_bytes <= static_cast<int>(decode::kMostBesideBytes) &&
          decode::launch_any<1>(rows, {}, first.weight.type, launch, beside);
 }

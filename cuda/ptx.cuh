@@ -169,6 +169,13 @@ DSV32_DEVICE void multiply_tf32(float d[4], const float a[4], float b0, float b1
         "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
 }
 
+// Reads a counter of the device. What blocks wrote and fenced before they counted is visible afterwards.
+DSV32_DEVICE uint32_t load_acquire(const uint32_t* p) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  return value;
+}
+
 // A named barrier of kThreads threads of the block, in whole warps. Number 0 belongs to __syncthreads().
 template <int kThreads>
 DSV32_DEVICE void sync_at(int barrier) {

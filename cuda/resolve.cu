@@ -7,8 +7,9 @@
 // all selected positions are looked up at once. A miss starts its row's copy over the link; victims are
 // chosen meanwhile.
 //
-// The tokens of a sequence are resolved by the blocks of the first, one after the other: for each next one
-// the state is read again. The first token's claims are those of all, also of tokens that a later slice of
+// The tokens of a sequence are resolved by the blocks of the first, one after the other: each block brings its
+// table to the next one's state, and only the last one's goes to the buffer. A slot is a victim once in a step,
+// since a buffer has room for all its tokens' rows (CachePlan). The first token's claims are those of all, also of tokens that a later slice of
 // the step resolves; a slice that begins within a sequence claims nothing.
 
 #include "cuda/common.cuh"
@@ -39,15 +40,16 @@ struct Room {
 struct SlotTable {
   uint8_t* rows;       // [n_rows, row_bytes]
   int32_t* chains;     // [kChains] the first node of each hash, or -1
-  int2* nodes;         // [n_slots] in order: position, next node of the same hash
+  int2* nodes;         // [n_slots] in order: position, next node of the same hash; later its place before
   int32_t* slots;      // [n_slots] in order
   uint32_t* hits;      // [n_slots] bits, in order
   uint32_t* misses;    // [topk] bits
   int32_t* places;     // [topk] a hit's slot; ~number of a miss that this block fetches; else kNotOurs
   int32_t* positions;  // [topk] the selected positions; later their slots
-  int32_t* victims;    // [topk] slots that the misses take
+  int32_t* victims;    // [topk] places in order of the slots that the misses take
 
   static constexpr int kNotOurs = INT_MIN;
+  static constexpr int kMostShared = 15 * kResolveThreads;  // slots of a table in shared memory
 
   __device__ SlotTable(uint8_t* memory, const Room& room)
       : rows(memory),
@@ -101,12 +103,42 @@ struct SlotTable {
         DSV32_UNROLL for (int j = 0; j < kMostSequenceTokens; ++j) if (claimed[j] == i) to = n - n_new + j,
                                                                                         known = first + j;
         slots[to] = slot[k];
-        if (known != kEmptySlot) insert(to, known);
+        put(to, known);
       }
     }
   }
 
+  // Brings the table to the state after a token: slots have new places, and victims have new positions. In
+  // shared memory. Called by all threads; all see the table after the next barrier.
+  DSV32_DEVICE void follow(int n) const {
+    constexpr int kMost = kMostShared / kResolveThreads, kHeld = kMost - Room::kChains / kResolveThreads;
+    const int thread = static_cast<int>(threadIdx.x);
+    int slot[kHeld];  // further slots are held where the chains were, and new positions in nodes[].y
+    __syncthreads();
+    DSV32_UNROLL for (int k = 0; k < kMost; ++k) {
+      const int to = thread + k * kResolveThreads;
+      if (to >= n) break;
+      const int from = nodes[to].y;
+      (k < kHeld ? slot[k] : chains[to - kHeld * kResolveThreads]) = slots[from];
+      nodes[to].y = nodes[from].x;
+    }
+    __syncthreads();
+    DSV32_UNROLL for (int k = 0; k < kMost; ++k) {
+      const int to = thread + k * kResolveThreads;
+      if (to < n) slots[to] = k < kHeld ? slot[k] : chains[to - kHeld * kResolveThreads];
+    }
+    if (n > kHeld * kResolveThreads) __syncthreads();
+    for (int i = thread; i < Room::kChains / 4; i += kResolveThreads)
+      reinterpret_cast<int4*>(chains)[i] = make_int4(-1, -1, -1, -1);
+    for (int i = thread; i < Room::words(n); i += kResolveThreads) hits[i] = 0;
+    __syncthreads();
+    for (int to = thread; to < n; to += kResolveThreads) put(to, nodes[to].y);
+  }
+
  private:
+  DSV32_DEVICE void put(int i, int pos) const {
+    pos == kEmptySlot ? static_cast<void>(nodes[i].x = pos) : insert(i, pos);
+  }
   // The places in order of the slots that the new positions claim; INT_MAX where there is no such position.
   // Called by all threads; has a barrier.
   DSV32_DEVICE static void find_claimed(const TopkBuffer& buffer, int first, int n_new,
@@ -266,10 +298,11 @@ DSV32_DEVICE void look_up(const SlotTable& table, const Team& team, const int32_
   }
 }
 
-// Writes the new order: stale slots that are no victims [n_left] | victims [n_misses] | hits. A warp goes
-// through consecutive words of the old order; each block of the team writes every size-th word's slots.
-DSV32_DEVICE void write_order(const TopkBuffer& buffer, const SlotTable& table, const Team& team, int n_left,
-                              int n_misses) {
+// Makes the new order: stale slots that are no victims [n_left] | victims [n_misses] | hits. A warp goes
+// through consecutive words of the old order; each block of the team writes every size-th word's slots, if
+// the order is to be written.
+DSV32_DEVICE void make_order(const TopkBuffer& buffer, const SlotTable& table, const Team& team, int n_left,
+                             int n_misses, bool is_written) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int n_words = Room::words(buffer.n_slots), n_each = (n_words + kWarps - 1) / kWarps,
             begin = min(warp * n_each, n_words), end = min(begin + n_each, n_words);
@@ -280,13 +313,13 @@ DSV32_DEVICE void write_order(const TopkBuffer& buffer, const SlotTable& table, 
               n_stale = i - n_before;
     n_hits_before += __popc(bits);
     if (i >= buffer.n_slots) continue;
-    const int slot = table.slots[i];
     const bool is_hit = bits >> lane & 1, is_victim = !is_hit && n_stale < n_misses;
-    if (is_victim) table.victims[n_stale] = slot;
-    if (word % team.size == team.rank)
-      buffer.order[is_hit      ? n_left + n_misses + n_before
+    if (is_victim) table.victims[n_stale] = i;
+    const int to = is_hit      ? n_left + n_misses + n_before
                    : is_victim ? n_left + n_stale
-                               : n_stale - n_misses] = slot;
+                               : n_stale - n_misses;
+    table.nodes[to].y = i;
+    if (is_written && word % team.size == team.rank) buffer.order[to] = table.slots[i];
   }
 }
 
@@ -301,7 +334,9 @@ DSV32_DEVICE void place_rows(const TopkBuffer& buffer, const SlotTable& table, c
     const int rank = count_before(table.misses, word) + __popc(bits & ((1u << lane) - 1));
     if (e >= n) continue;
     const bool is_miss = bits >> lane & 1;
-    const int slot = is_miss ? table.victims[rank] : table.places[e];
+    const int victim = is_miss ? table.victims[rank] : 0;
+    const int slot = is_miss ? table.slots[victim] : table.places[e];
+    if (is_miss) table.nodes[victim].x = table.positions[e];
     if (word % team.size == team.rank) {
       row_ids[e] = row_of(slot_pages, slot);
       if (is_miss) buffer.slot_pos[slot] = table.positions[e], misses[rank] = e;
@@ -311,20 +346,21 @@ DSV32_DEVICE void place_rows(const TopkBuffer& buffer, const SlotTable& table, c
 }
 
 // Resolves the selected positions of token t. Called by all threads of the team when the table has the
-// state, all blocks have arrived at the cluster, and n_fetched is 0. Returns how many rows this block
-// fetches.
+// state, and n_fetched is 0. has_read: the state was read from the buffer, and all blocks have arrived at the
+// cluster. is_written: the new order goes to the buffer. Returns how many rows this block fetches.
 template <bool kFetches>
 DSV32_DEVICE int resolve_token(const Resolve& op, const TopkBuffer& buffer, const SlotTable& table,
-                               const Team& team, RowFetch& fetch, int t, int* n_fetched) {
+                               const Team& team, RowFetch& fetch, int t, bool has_read, bool is_written,
+                               int* n_fetched) {
   const int n = __ldcg(op.n_selected + t);
   fetch.selected = op.selected + t * op.topk, fetch.n = n;
   look_up<kFetches>(table, team, fetch.selected, n, n_fetched);
   if (kFetches) fetch.start(0);
   __syncthreads();
   const int n_own = kFetches ? *n_fetched : 0;
-  if (team.size > 1) wait_for_cluster();  // all blocks have read the state
+  if (has_read && team.size > 1) wait_for_cluster();  // all blocks have read it
   const int n_misses = count_before(table.misses, Room::words(n));
-  write_order(buffer, table, team, buffer.n_slots - n, n_misses);
+  make_order(buffer, table, team, buffer.n_slots - n, n_misses, is_written);
   __syncthreads();
   place_rows(buffer, table, team, fetch.slot_pages, n, op.row_ids + t * op.topk, op.misses + t * op.topk);
   if (team.rank == 0 && threadIdx.x == 0) {
@@ -340,13 +376,13 @@ DSV32_DEVICE int resolve_token(const Resolve& op, const TopkBuffer& buffer, cons
 // One team per token, from first_token on; the team of a sequence's first token resolves them all. Without a
 // buffer a row lies in the slot of its position. Each block resolves all entries, fetches the missing rows
 // among every size-th entry and writes a share of the state after all blocks have read it. kInShared: the
-// table is in shared memory; else in scratch memory, which may be written only after the wait. A token's rows
-// travel while the state is read again for the sequence's next.
+// table is in shared memory; else in scratch memory, which may be written only after the wait; then the state is
+// read again for each next token. A token's rows travel while the table is brought to the next one's state.
 // Bound by latency: loading the selection, one load over the link, the copy to the slots. Measured (H100,
 // 2026-11-24), added to a layer of decode with 4160 slots, 2048 selected: 7 us by one block that fetches
 // nothing; 10 us by eight until the missing rows are there.
 template <bool kFetches, bool kInShared>
-__global__ void __launch_bounds__(kResolveThreads)
+__global__ void __launch_bounds__(kResolveThreads, 1)
     resolve_kernel(const __grid_constant__ Resolve op, const Room room, int first_token, uint8_t* scratch) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint64_t arrived[kWarps];
@@ -394,13 +430,18 @@ __global__ void __launch_bounds__(kResolveThreads)
   RowFetch fetch{op, table, room, row_pages, slot_pages, &arrived[warp]};
   const int end = t + n_tokens;
   for (int own = t, next; own < end; own = next) {
-    const int n_own = resolve_token<kFetches>(op, buffer, table, team, fetch, own, &n_fetched);
-    if (own == t && team.rank == 0 && thread < n_new)
-      buffer.slot_pos[table.slots[buffer.n_slots - n_new + thread]] = newest + thread;
     for (next = own + 1; next < end && __ldcg(op.n_selected + next) == 0; ++next)
       if (team.rank == 0 && thread == 0) op.n_misses[next] = 0;
-    if (next < end) {
-      team.sync();  // all blocks have written their share of the state
+    const bool has_read = own == t || !kInShared, is_written = next >= end || !kInShared;
+    const int n_own =
+        resolve_token<kFetches>(op, buffer, table, team, fetch, own, has_read, is_written, &n_fetched);
+    if (own == t && team.rank == 0 && thread < n_new)
+      buffer.slot_pos[table.slots[buffer.n_slots - n_new + thread]] = newest + thread;
+    if (next < end && kInShared) {
+      table.follow(buffer.n_slots);
+      if (thread == 0) n_fetched = 0;
+    } else if (next < end) {
+      __syncthreads();
       read_state(0);
     }
     if (kFetches) fetch.finish_all(n_own);
@@ -434,7 +475,8 @@ bool can_fetch_resolved(const Resolve& op) {
   constexpr int kLeastRows = 16;  // with fewer a separate fetch is as fast
   const CacheView& cache = op.cache;
   return cache.buffers && op.step.n_tokens <= kFewFetchTokens && cache.layout.row_bytes() > 0 &&
-         has_whole_words(cache) && card().has_clusters && room_to_fetch(op).n_rows >= kLeastRows;
+         has_whole_words(cache) && card().has_clusters && cache.most_slots <= SlotTable::kMostShared &&
+         room_to_fetch(op).n_rows >= kLeastRows;
 }
 
 void resolve(const Resolve& op, bool fetches, const Launch& launch) {
@@ -443,7 +485,7 @@ void resolve(const Resolve& op, bool fetches, const Launch& launch) {
   if (fetches) return launch_resolve(op, room_to_fetch(op), resolve_kernel<true, true>, kFetchBlocks, launch);
   const Room room = room_of(op);
   const int64_t n_bytes = room.n_bytes();
-  if (n_bytes <= most_shared_bytes(resolve_kernel<false, true>))
+  if (room.n_slots <= SlotTable::kMostShared && n_bytes <= most_shared_bytes(resolve_kernel<false, true>))
     return launch_resolve(op, room, resolve_kernel<false, true>, 1, launch);
   const int64_t n_room = launch.workspace->n_bytes_left() / n_bytes;
   const int64_t n_together = std::clamp<int64_t>(n_room, 1, n_tokens);

@@ -85,10 +85,25 @@ __device__ inline float sum_of(int64_t n, F f) {
   return block_sum(sum);
 }
 
-// 1 / sqrt(mean(x^2) + eps) of x [n], returned to every thread.
+// factors[t] = 1 / sqrt(mean(x^2) + eps) of row t of x [n_rows, n], rows `stride` apart; for every thread.
+template <int kMost>
+__device__ inline void rms_factors(const float* x, int64_t stride, int n_rows, int64_t n, float eps,
+                                   float (&factors)[kMost]) {
+  DSV32_UNROLL for (float& sum : factors) sum = 0;
+#pragma unroll 6
+  for (int64_t i = threadIdx.x; i < n; i += kStoreThreads) {
+    DSV32_UNROLL for (int t = 0; t < kMost; ++t) {
+      const float v = kMost == 1 || t < n_rows ? x[t * stride + i] : 0.0f;
+      factors[t] = fmaf(v, v, factors[t]);
+    }
+  }
+  block_sums(factors);
+  DSV32_UNROLL for (float& of : factors) of = 1.0f / sqrtf(of / static_cast<float>(n) + eps);
+}
 __device__ inline float rms_factor(const float* x, int64_t n, float eps) {
-  const float squares = sum_of(n, [&](int64_t i) { return x[i] * x[i]; });
-  return 1.0f / sqrtf(squares / static_cast<float>(n) + eps);
+  float factor[1];
+  rms_factors(x, 0, 1, n, eps, factor);
+  return factor[0];
 }
 
 // The sine and cosine of each pair of a token's rotation.

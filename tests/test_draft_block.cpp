@@ -198,18 +198,17 @@ class GuessingCompany {
     return life.sequence != nullptr;
   }
 
-  // The most guesses that the page and the buffer of a sequence have room for.
+  // The most guesses that the buffer of a sequence has room for.
   int64_t most_guesses(const Life& life) const {
     const CachedSequence& cached = life.sequence->cached();
-    const int64_t in_page = kPageTokens - 1 - life.n_held() % kPageTokens;
     const int64_t in_buffer =
         cached.is_resident() ? kMostGuesses : cached.n_slots() / (engine_->args().index_topk + 1) - 1;
-    return std::min({kMostGuesses, in_page, in_buffer});
+    return std::min(kMostGuesses, in_buffer);
   }
 
   void guess(const std::vector<Life*>& who) {
     for (Life* life : who) {
-      engine_->cache().reserve(life->sequence->cached(), life->n_held() + 1);
+      engine_->cache().reserve(life->sequence->cached(), life->n_held() + 1 + kMostGuesses);
       life->n_guesses = static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(most_guesses(*life) + 1));
     }
     for (int64_t nth = 0; nth < kMostGuesses; ++nth) {

@@ -82,6 +82,9 @@ constexpr DecodeChoice choose_decode(TensorType type, int n_tokens, int n_uses, 
 
 constexpr int64_t kMostSorted = 4096;  // the most experts by which uses can be sorted
 
+// So few tokens rarely choose the same expert, and small work of theirs fits beside products.
+constexpr int64_t kFewTokens = 4;
+
 // The most uses of a run. In 99 KB a block for 16 uses has room for one stage of weights fewer than one for
 // 8; with so few tokens an expert rarely has more than 8.
 constexpr int longest_run(int64_t n_tokens, int64_t n_experts, KernelFamily family) {
@@ -89,10 +92,9 @@ constexpr int longest_run(int64_t n_tokens, int64_t n_experts, KernelFamily fami
   return static_cast<int>(std::min<int64_t>(n_tokens, are_few ? kColumnsTokens / 2 : kColumnsTokens));
 }
 
-// The most uses of an expert that share its weights in decode; 0: each use reads them separately, since so
-// few tokens rarely choose the same expert.
+// The most uses of an expert that share its weights in decode; 0: each use reads them separately.
 constexpr int choose_run(int64_t n_tokens, int64_t n_experts, bool have_codes, KernelFamily family) {
-  if (n_tokens <= 4 || n_experts > kMostSorted || !have_codes) return 0;
+  if (n_tokens <= kFewTokens || n_experts > kMostSorted || !have_codes) return 0;
   return longest_run(n_tokens, n_experts, family);
 }
 

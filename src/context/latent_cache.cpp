@@ -130,6 +130,14 @@ void LatentCache::reserve(CachedSequence& sequence, int64_t n_tokens) {
   give_slots(sequence, true);
 }
 
+bool LatentCache::has_spare(const CachedSequence& sequence, int64_t n_tokens, int64_t n_sequences) const {
+  const int64_t n_pages = pages_for(n_tokens),
+                n_new = n_pages - std::ssize(sequence.row_pages_) + last_page_is_shared(sequence),
+                n_new_slots = slot_pages_for(sequence, n_pages) - std::ssize(sequence.slot_pages_);
+  return n_tokens <= plan_.max_context && n_free_pages() - n_new >= n_sequences &&
+         (n_new_slots <= 0 || slot_pages_.n_free() - n_new_slots >= n_sequences);
+}
+
 void LatentCache::append(CachedSequence& sequence, std::span<const int32_t> tokens, Role role) {
   const int32_t mark = role == Role::decode && !roles_agree_ ? kMadeByDecode : 0;
   // A prompt's rows do not go to the buffer, where rows of tokens that were cut off may be in their place.

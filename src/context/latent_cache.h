@@ -58,6 +58,9 @@ class LatentCache : public PagePins {
   // Makes room for the sequence to grow to `n_tokens`. Throws Error{context_full} when a context holds fewer
   // tokens, or the pools have no room.
   void reserve(CachedSequence& sequence, int64_t n_tokens);
+  // Whether reserve() would succeed and leave a free page of each pool to each of n_sequences sequences,
+  // without reclaiming any.
+  bool has_spare(const CachedSequence& sequence, int64_t n_tokens, int64_t n_sequences) const;
   // Appends tokens whose rows a step of this role has stored.
   void append(CachedSequence& sequence, std::span<const int32_t> tokens, Role role = Role::prefill);
   // The history of these tokens, of which the runs `decoded` were decoded.

@@ -170,6 +170,17 @@ void Loop::decode(std::vector<Sequence*> sequences) {
   pace_.note(std::ssize(stepping), n_guesses, verified, seconds_since(start));
 }
 
+// Reserves room for guesses too, where that leaves a free page to each sequence: so guesses take no room that
+// an answer needs.
+void Loop::reserve_ahead(std::span<Sequence* const> sequences, int64_t n_guesses) {
+  for (Sequence* sequence : sequences) {
+    CachedSequence& cached = sequence->cached();
+    const int64_t n_tokens = cached.n_tokens() + 1 + n_guesses;
+    if (engine_.cache().has_spare(cached, n_tokens, std::ssize(sequences)))
+      engine_.cache().reserve(cached, n_tokens);
+  }
+}
+
 // Lets the block for drafts guess tokens of each sequence. Returns how many at most.
 int64_t Loop::guess(std::span<Sequence* const> sequences) {
   int64_t n_possible = 0;
@@ -178,6 +189,7 @@ int64_t Loop::guess(std::span<Sequence* const> sequences) {
     n_possible = std::max(n_possible, sequence->n_possible_guesses());
   }
   const int64_t n_wanted = pace_.n_guesses(std::ssize(sequences), n_possible);
+  if (n_wanted > 0) reserve_ahead(sequences, n_wanted);
   for (int64_t nth = 0; nth < n_wanted; ++nth) {
     std::vector<Sequence*> guessing;
     for (Sequence* sequence : sequences)

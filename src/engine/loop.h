@@ -61,6 +61,7 @@ class Loop : public Answerer {
   void begin_ready(bool waits);
   void rest_if_done(Sequence& sequence);
   void decode(std::vector<Sequence*> sequences);
+  void reserve_ahead(std::span<Sequence* const> sequences, int64_t n_guesses);
   int64_t guess(std::span<Sequence* const> sequences);
   void guess_next(std::span<Sequence* const> sequences, int64_t nth);
 

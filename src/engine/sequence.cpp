@@ -241,11 +241,11 @@ int64_t Sequence::n_possible_guesses() const {
   return cached_->is_resident() ? kMostGuesses : cached_->n_slots() / (topk + 1) - 1;
 }
 
-// A guess stays in the page of the next token, which is reserved. What follows the end of the answer is not
-// guessed.
+// A guess's row stays in the reserved pages. What follows the end of the answer is not guessed.
 bool Sequence::may_guess() const {
   const int64_t n = std::ssize(guesses_), n_wanted = request_.options.n_most();
-  if (cached_->n_tokens() % kPageTokens + n + 1 >= kPageTokens || n + 1 >= context_left()) return false;
+  const int64_t n_reserved = std::ssize(cached_->row_pages()) * kPageTokens;
+  if (cached_->n_tokens() + n + 1 >= n_reserved || n + 1 >= context_left()) return false;
   if (n_wanted >= 0 && n_drawn() + n + 1 >= n_wanted) return false;
   if (n >= n_possible_guesses()) return false;
   return guesses_.empty() || !request_.tokenizer->is_end_of_generation(guesses_.back());

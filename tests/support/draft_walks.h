@@ -45,12 +45,11 @@ struct DraftWalk {
     sequence.sync(prompt);
   }
   bool is_done() const { return n_done == truth.tokens.size(); }
-  // The most guesses that its page and its buffer have room for.
+  // The most guesses that its buffer has room for.
   int64_t n_room() const {
     const CachedSequence& cached = sequence.cached();
-    const int64_t in_page = kPageTokens - 1 - cached.n_tokens() % kPageTokens;
-    if (cached.is_resident()) return in_page;
-    return std::min(in_page, cached.n_slots() / (sequence.engine().args().index_topk + 1) - 1);
+    if (cached.is_resident()) return kMostGuesses;
+    return cached.n_slots() / (sequence.engine().args().index_topk + 1) - 1;
   }
   // Makes up to three guesses, at most n_most, of which some are right. Returns how many.
   int64_t make_guesses(std::minstd_rand& random, int64_t n_most) {
@@ -122,7 +121,7 @@ inline int64_t check_walks(Engine& engine, const DraftWalks& walks, std::minstd_
     int64_t n_left = CachePlan::kMostStepGuesses;
     for (DraftWalk* walk : walking) {
       CachedSequence& cached = walk->sequence.cached();
-      engine.cache().reserve(cached, cached.n_tokens() + 1);
+      engine.cache().reserve(cached, cached.n_tokens() + 1 + kMostGuesses);
       n_left -= walk->make_guesses(random, n_left);
     }
     most_tokens = std::max(most_tokens, std::ssize(walking) + CachePlan::kMostStepGuesses - n_left);
