@@ -227,10 +227,16 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
   if constexpr (kNorms)
     if (rows.x_norm) {
       load_norm(team, first_weights);
-      if (tokens.n == 1)
-        factors[0] = rms_factor(tokens.x, rows.n_cols, rows.norm_eps);
-      else
-        rms_factors(tokens.x, rows.x_token_stride, tokens.n, rows.n_cols, rows.norm_eps, factors);
+      const auto find = [&]<int kTokens>(std::integral_constant<int, kTokens>) {
+        rms_factors<kTokens>(tokens.x, rows.x_token_stride, rows.n_cols, rows.norm_eps, factors);
+      };
+      static_assert(kMostNormed == 4);
+      switch (tokens.n) {
+        case 1: find(std::integral_constant<int, 1>()); break;
+        case 2: find(std::integral_constant<int, 2>()); break;
+        case 3: find(std::integral_constant<int, 3>()); break;
+        default: find(std::integral_constant<int, 4>());
+      }
     }
   [[maybe_unused]] const auto norm = [&](int record, float4(&v)[2]) {
     const int t = record - step_of(record) * tokens.n;

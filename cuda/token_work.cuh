@@ -85,25 +85,24 @@ __device__ inline float sum_of(int64_t n, F f) {
   return block_sum(sum);
 }
 
-// factors[t] = 1 / sqrt(mean(x^2) + eps) of row t of x [n_rows, n], rows `stride` apart; for every thread.
-template <int kMost>
-__device__ inline void rms_factors(const float* x, int64_t stride, int n_rows, int64_t n, float eps,
-                                   float (&factors)[kMost]) {
-  DSV32_UNROLL for (float& sum : factors) sum = 0;
+// factors[t] = 1 / sqrt(mean(x^2) + eps) of row t of x [kRows, n], rows `stride` apart; for every thread.
+template <int kRows>
+__device__ inline void rms_factors(const float* x, int64_t stride, int64_t n, float eps, float* factors) {
+  float sums[kRows] = {};
 #pragma unroll 6
   for (int64_t i = threadIdx.x; i < n; i += kStoreThreads) {
-    DSV32_UNROLL for (int t = 0; t < kMost; ++t) {
-      const float v = kMost == 1 || t < n_rows ? x[t * stride + i] : 0.0f;
-      factors[t] = fmaf(v, v, factors[t]);
+    DSV32_UNROLL for (int t = 0; t < kRows; ++t) {
+      const float v = x[t * stride + i];
+      sums[t] = fmaf(v, v, sums[t]);
     }
   }
-  block_sums(factors);
-  DSV32_UNROLL for (float& of : factors) of = 1.0f / sqrtf(of / static_cast<float>(n) + eps);
+  block_sums(sums);
+  DSV32_UNROLL for (int t = 0; t < kRows; ++t) factors[t] = 1.0f / sqrtf(sums[t] / static_cast<float>(n) + eps);
 }
 __device__ inline float rms_factor(const float* x, int64_t n, float eps) {
-  float factor[1];
-  rms_factors(x, 0, 1, n, eps, factor);
-  return factor[0];
+  float factor;
+  rms_factors<1>(x, 0, n, eps, &factor);
+  return factor;
 }
 
 // The sine and cosine of each pair of a token's rotation.
