@@ -101,6 +101,20 @@ BOOST_AUTO_TEST_CASE(a_prompt_goes_on_behind_a_cut) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(room_for_guesses_is_spare_while_each_sequence_has_a_free_page) {
+  const GgufFile file(tiny_path());
+  Engine engine(file, options_for({}, 3, 2));
+  ByHand sequence(engine);
+  sequence.sync(random_tokens(kPageTokens - 4, 9));
+  const LatentCache& cache = engine.cache();
+  const int64_t n_free = engine.plan().cache.n_row_pages() - 1;
+  BOOST_TEST(cache.has_spare(sequence.cached(), kPageTokens, n_free));
+  BOOST_TEST(!cache.has_spare(sequence.cached(), kPageTokens, n_free + 1));
+  BOOST_TEST(cache.has_spare(sequence.cached(), kPageTokens + 1, n_free - 1));
+  BOOST_TEST(!cache.has_spare(sequence.cached(), kPageTokens + 1, n_free));
+  BOOST_TEST(!cache.has_spare(sequence.cached(), kContext + 1, 0));
+}
+
 // The block lies on the last device. Devices do not read each other's memory (IslandBackend).
 BOOST_AUTO_TEST_CASE(devices_and_host_experts_change_no_bit) {
   const std::vector<int32_t> prompt = random_tokens(230, 4);

@@ -56,14 +56,14 @@ BOOST_AUTO_TEST_CASE(f32_rows_beside_a_product) {
   }
 }
 
-// More than once: the counter of blocks is left as it was found.
+// More than once: the counters of blocks are left as they were found.
 BOOST_AUTO_TEST_CASE(the_router_beside_the_shared_expert) {
   constexpr int64_t kCols = 768, kInter = 512, kExperts = 256, kActivated = 8;
   const TestWeights gate(TensorType::f32, 1, kExperts, kCols, 5), w1(TensorType::q4_k, 1, kInter, kCols, 6),
       w3(TensorType::q4_k, 1, kInter, kCols, 7);
   const Floats bias(random_floats(kExperts, 8, 0.1f));
   const std::vector<float> host_bias = bias.values();
-  for (const int64_t n : {1, 1, 2, 1, 9}) {
+  for (const int64_t n : {1, 1, 2, 3, 4, 4, 1, 9}) {
     const auto n_uses = static_cast<size_t>(n * kActivated), n_values = static_cast<size_t>(n * kInter);
     const Floats x(random_floats(static_cast<size_t>(n * kCols), 9)),
         logits(static_cast<size_t>(n * kExperts)), weights(n_uses), up(n_values), y(n_values),
@@ -152,15 +152,16 @@ BOOST_AUTO_TEST_CASE(the_shared_expert_beside_the_chosen_ones) {
     check_close(all_y, expected, {1e-3, 7e-3}, "the sum");
     check_close(all_h, expected_h, {1e-3, 7e-3}, "h");
 
-    for (int64_t t = 0; t < kTokens; ++t) {
-      const auto part = [&](const std::vector<float>& all) {
-        return std::vector<float>(all.begin() + t * dim, all.begin() + (t + 1) * dim);
-      };
-      const Floats one(dim), one_h(part(before));
-      run(t, 1, one, one_h);
-      BOOST_TEST(same_bits(one.values(), part(all_y)));
-      BOOST_TEST(same_bits(one_h.values(), part(all_h)));
-    }
+    for (int64_t n = 1; n < kTokens; ++n)
+      for (int64_t t = 0; t + n <= kTokens; ++t) {
+        const auto part = [&](const std::vector<float>& all) {
+          return std::vector<float>(all.begin() + t * dim, all.begin() + (t + n) * dim);
+        };
+        const Floats few(static_cast<size_t>(n * dim)), few_h(part(before));
+        run(t, n, few, few_h);
+        BOOST_TEST(same_bits(few.values(), part(all_y)));
+        BOOST_TEST(same_bits(few_h.values(), part(all_h)));
+      }
   }
 }
 
@@ -219,7 +220,7 @@ BOOST_AUTO_TEST_CASE(tokens_are_stored_beside_the_products_of_their_queries) {
   const Floats norm(random_floats(kRank, 24)), frequencies(random_floats(kRope / 2, 25)),
       bias(random_floats(kRank, 26));
   for (const TestWeights* indexer : {&same, &other})
-    for (const int64_t n : {1, 3, 8, 12}) {
+    for (const int64_t n : {1, 2, 3, 4, 8, 12}) {
       const CacheLayout layout{KvType::fp8, kKept, kRope, kIndexDim};
       std::vector<int32_t> positions(static_cast<size_t>(n)), own(positions.size());
       for (size_t t = 0; t < positions.size(); ++t)
