@@ -8,7 +8,7 @@
 namespace dsv32::cuda {
 
 // Work that blocks of another product's launch do: F32 rows of the same x, of one problem, and then the
-// router; or the router alone; or turning queries; or storing tokens' rows and keys.
+// router; or turning queries; or storing tokens' rows and keys.
 struct Beside {
   int n_jobs = 0;  // blocks of this work
   DecodeRows rows;
@@ -31,8 +31,7 @@ constexpr size_t kMostBesideBytes = size_t{16} << 10;  // shared memory for this
 // Chooses a token's experts; all row jobs are done.
 DSV32_DEVICE void route_token(const Beside& beside, int token, float* room) {
   choose_experts(beside.route, token, room);
-  if (threadIdx.x == 0 &&
-      atomicAdd(beside.n_done + 1, 1) == static_cast<uint32_t>(beside.route.n_tokens - 1))
+  if (threadIdx.x == 0 && atomicAdd(beside.n_done + 1, 1) == static_cast<uint32_t>(beside.route.n_tokens - 1))
     beside.n_done[0] = beside.n_done[1] = 0;
 }
 

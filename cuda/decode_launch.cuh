@@ -39,20 +39,21 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
   if (n_stages < 2) return false;
   layout.n_ahead = n_problems == 1 ? beside.n_jobs : 0;
   const int n_places = n_blocks_sm * launch.n_sms - std::min(layout.n_ahead, launch.n_sms / 8);
-  const int n_x_blocks =
-      layout.n_split > 1 ? layout.n_groups
-                         : std::clamp(n_places / n_problems, 1, ceil_div(layout.n_groups, n_teams));
-  const int64_t n_steps_warp =
-      ceil_div(layout.n_groups, n_teams * n_x_blocks) * ceil_div(layout.n_steps_block, int64_t{1} << layout.log_warps);
+  const int n_x_blocks = layout.n_split > 1
+                             ? layout.n_groups
+                             : std::clamp(n_places / n_problems, 1, ceil_div(layout.n_groups, n_teams));
+  const int64_t n_steps_warp = ceil_div(layout.n_groups, n_teams * n_x_blocks) *
+                               ceil_div(layout.n_steps_block, int64_t{1} << layout.log_warps);
   layout.n_stages = static_cast<int>(std::min<int64_t>({n_stages, kMaxStages, n_steps_warp + 1}));
   layout.n_slots = static_cast<int>(std::min<int64_t>(layout.n_stages, n_steps_warp));
   const int n_shared = std::max(n_x + n_teams * (Sizes::ring(layout.n_slots) + n_partial),
                                 beside.n_jobs > 0 ? static_cast<int>(kMostBesideBytes) : 0);
   const int n_grid_x = layout.n_ahead + n_x_blocks * layout.n_split;
   const int64_t n_behind = ceil_div(beside.n_jobs - layout.n_ahead, n_grid_x);
-  launch_kernel(decode_rows_kernel<kType, kMats, kTiles, kInBands>,
-                {{n_grid_x, rows.n_problems + n_behind, n_token_groups}, n_teams * kThreads, n_shared, layout.n_split},
-                launch, rows, layout, beside);
+  launch_kernel(
+      decode_rows_kernel<kType, kMats, kTiles, kInBands>,
+      {{n_grid_x, rows.n_problems + n_behind, n_token_groups}, n_teams * kThreads, n_shared, layout.n_split},
+      launch, rows, layout, beside);
   return true;
 }
 

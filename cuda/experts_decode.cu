@@ -215,7 +215,8 @@ void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, con
   rows.matrices[0].y = y;
   if (is_joined(op))
     ++rows.n_problems, rows.shared_weights = op.shared.weight.data, rows.shared_x = op.shared.x,
-        rows.n_shared_tokens = static_cast<int>(op.n_tokens), rows.x_token_stride = op.shared.x_stride;
+                       rows.n_shared_tokens = static_cast<int>(op.n_tokens),
+                       rows.x_token_stride = op.shared.x_stride;
   decode_rows(rows, runs, op.w2.type, here);
 }
 

@@ -56,9 +56,8 @@ DSV32_DEVICE void float_rows(const DecodeRows& rows, int job, int problem, bool 
       if (rows.n_cols > kFloatColumns && first + first_token > 0) hold(first);
       DSV32_UNROLL for (int k = 0; k < kFloatHeld; ++k) {
         float4 v[kTokens];
-        DSV32_UNROLL for (int t = 0; t < kTokens; ++t) v[t] =
-            load_f32x4(from + t * rows.x_token_stride, first + 4 * (k * kThreads + thread), rows.n_cols,
-                       is_aligned);
+        DSV32_UNROLL for (int t = 0; t < kTokens; ++t) v[t] = load_f32x4(
+            from + t * rows.x_token_stride, first + 4 * (k * kThreads + thread), rows.n_cols, is_aligned);
         DSV32_UNROLL for (int t = 0; t < kTokens; ++t) {
           DSV32_UNROLL for (int r = 0; r < kFloatRows; ++r) {
             float& sum = sums[t][r];

@@ -7,10 +7,11 @@
 // all selected positions are looked up at once. A miss starts its row's copy over the link; victims are
 // chosen meanwhile.
 //
-// The tokens of a sequence are resolved by the blocks of the first, one after the other: each block brings its
-// table to the next one's state, and only the last one's goes to the buffer. A slot is a victim once in a step,
-// since a buffer has room for all its tokens' rows (CachePlan). The first token's claims are those of all, also of tokens that a later slice of
-// the step resolves; a slice that begins within a sequence claims nothing.
+// The tokens of a sequence are resolved by the blocks of the first, one after the other. Each block brings
+// its own table to the state after a token; only the state after the last token goes to the buffer. A slot is
+// a victim once in a step, since the loop guesses only as much as a buffer has room for.
+// The first token's claims are those of all, also of tokens that a later slice of the step resolves; a slice
+// that begins within a sequence claims nothing.
 
 #include "cuda/common.cuh"
 
@@ -108,8 +109,8 @@ struct SlotTable {
     }
   }
 
-  // Brings the table to the state after a token: slots have new places, and victims have new positions. In
-  // shared memory. Called by all threads; all see the table after the next barrier.
+  // Brings the table in shared memory to the state after a token: each slot to its new place; victims have
+  // their new positions already. Called by all threads; all see the table after the next barrier.
   DSV32_DEVICE void follow(int n) const {
     constexpr int kMost = kMostShared / kResolveThreads, kHeld = kMost - Room::kChains / kResolveThreads;
     const int thread = static_cast<int>(threadIdx.x);
@@ -315,9 +316,7 @@ DSV32_DEVICE void make_order(const TopkBuffer& buffer, const SlotTable& table, c
     if (i >= buffer.n_slots) continue;
     const bool is_hit = bits >> lane & 1, is_victim = !is_hit && n_stale < n_misses;
     if (is_victim) table.victims[n_stale] = i;
-    const int to = is_hit      ? n_left + n_misses + n_before
-                   : is_victim ? n_left + n_stale
-                               : n_stale - n_misses;
+    const int to = is_hit ? n_left + n_misses + n_before : is_victim ? n_left + n_stale : n_stale - n_misses;
     table.nodes[to].y = i;
     if (is_written && word % team.size == team.rank) buffer.order[to] = table.slots[i];
   }
@@ -376,8 +375,8 @@ DSV32_DEVICE int resolve_token(const Resolve& op, const TopkBuffer& buffer, cons
 // One team per token, from first_token on; the team of a sequence's first token resolves them all. Without a
 // buffer a row lies in the slot of its position. Each block resolves all entries, fetches the missing rows
 // among every size-th entry and writes a share of the state after all blocks have read it. kInShared: the
-// table is in shared memory; else in scratch memory, which may be written only after the wait; then the state is
-// read again for each next token. A token's rows travel while the table is brought to the next one's state.
+// table is in shared memory. Else it is in scratch memory, which may be written only after the wait, and each
+// next token reads the state again. A token's rows travel while the table is made ready for the next one.
 // Bound by latency: loading the selection, one load over the link, the copy to the slots. Measured (H100,
 // 2026-11-24), added to a layer of decode with 4160 slots, 2048 selected: 7 us by one block that fetches
 // nothing; 10 us by eight until the missing rows are there.

@@ -97,7 +97,8 @@ __device__ inline void rms_factors(const float* x, int64_t stride, int64_t n, fl
     }
   }
   block_sums(sums);
-  DSV32_UNROLL for (int t = 0; t < kRows; ++t) factors[t] = 1.0f / sqrtf(sums[t] / static_cast<float>(n) + eps);
+  DSV32_UNROLL for (int t = 0; t < kRows; ++t) factors[t] =
+      1.0f / sqrtf(sums[t] / static_cast<float>(n) + eps);
 }
 __device__ inline float rms_factor(const float* x, int64_t n, float eps) {
   float factor;
