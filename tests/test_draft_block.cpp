@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gguf/random_weights.h"
+#include "tests/support/draft_walks.h"
 #include "tests/support/golden.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tiny_file.h"
@@ -198,18 +199,11 @@ class GuessingCompany {
     return life.sequence != nullptr;
   }
 
-  // The most guesses that the buffer of a sequence has room for.
-  int64_t most_guesses(const Life& life) const {
-    const CachedSequence& cached = life.sequence->cached();
-    const int64_t in_buffer =
-        cached.is_resident() ? kMostGuesses : cached.n_slots() / (engine_->args().index_topk + 1) - 1;
-    return std::min(kMostGuesses, in_buffer);
-  }
-
   void guess(const std::vector<Life*>& who) {
     for (Life* life : who) {
       engine_->cache().reserve(life->sequence->cached(), life->n_held() + 1 + kMostGuesses);
-      life->n_guesses = static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(most_guesses(*life) + 1));
+      const int64_t n_most = guesses_with_room(life->sequence->cached(), engine_->args().index_topk);
+      life->n_guesses = static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(n_most + 1));
     }
     for (int64_t nth = 0; nth < kMostGuesses; ++nth) {
       std::vector<CachedSequence*> sequences;

@@ -32,6 +32,12 @@ inline Truth truth_of(Engine& engine, std::span<const int32_t> prompt, size_t n)
   return truth;
 }
 
+// The most guesses that a sequence's buffer has room for.
+inline int64_t guesses_with_room(const CachedSequence& cached, int64_t index_topk) {
+  return cached.is_resident() ? kMostGuesses
+                              : std::min(kMostGuesses, cached.n_slots() / (index_topk + 1) - 1);
+}
+
 // A sequence that goes along its truth by steps that verify guesses.
 struct DraftWalk {
   const Truth& truth;
@@ -45,16 +51,12 @@ struct DraftWalk {
     sequence.sync(prompt);
   }
   bool is_done() const { return n_done == truth.tokens.size(); }
-  // The most guesses that its buffer has room for.
-  int64_t n_room() const {
-    const CachedSequence& cached = sequence.cached();
-    if (cached.is_resident()) return kMostGuesses;
-    return cached.n_slots() / (sequence.engine().args().index_topk + 1) - 1;
-  }
   // Makes up to three guesses, at most n_most, of which some are right. Returns how many.
   int64_t make_guesses(std::minstd_rand& random, int64_t n_most) {
-    const auto n = static_cast<size_t>(std::min({static_cast<int64_t>(random() % 4), n_most, n_room(),
-                                                 static_cast<int64_t>(truth.tokens.size() - n_done) - 1}));
+    const auto n = static_cast<size_t>(
+        std::min({static_cast<int64_t>(random() % 4), n_most,
+                  guesses_with_room(sequence.cached(), sequence.engine().args().index_topk),
+                  static_cast<int64_t>(truth.tokens.size() - n_done) - 1}));
     n_right = n == 0 ? 0 : random() % (n + 1);
     guesses.clear();
     for (size_t i = 0; i < n; ++i)
