@@ -269,9 +269,10 @@ class CudaBackend : public Backend {
   // Kernels read the pool only after rows were stored here: it is enough to wait for its pinning here.
   void store_tokens(const StoreTokens& op) override {
     pinned_.wait(op.cache.rows);
-    if (op.to_q.weight.data && op.to_q.role == Role::decode) return cuda::store_tokens_decode(op, launch());
-    cuda::store_tokens(op, launch());
-    if (op.to_q.weight.data) matmuls(op.products());
+    const bool is_decode = op.to_q.weight.data && op.to_q.role == Role::decode;
+    is_decode ? cuda::store_tokens_decode(op, launch()) : cuda::store_tokens(op, launch());
+    if (op.cache.layout.has_bounds) cuda::store_bounds(op.step, op.cache, launch());
+    if (op.to_q.weight.data && !is_decode) matmuls(op.products());
   }
   void turn_queries(const TurnQueries& op) override {
     if (op.absorb.weight.data && op.absorb.role == Role::decode)
@@ -280,6 +281,7 @@ class CudaBackend : public Backend {
     if (op.absorb.weight.data) matmul_heads(op.absorb);
   }
   void indexer_scores(const IndexerScores& op) override { cuda::indexer_scores(op, launch()); }
+  void quest_scores(const QuestScores& op) override { cuda::quest_scores(op, launch()); }
   void select_topk(const SelectTopk& op) override { cuda::select_topk(op, launch()); }
   void resolve(const Resolve& op) override {
     const cuda::Launch here = launch();

@@ -98,8 +98,11 @@ bool can_fetch_resolved(const Resolve&);
 void resolve(const Resolve&, bool fetches, const Launch&);
 void fetch_latents(const FetchLatents&, const Launch&);
 
-// indexer.cu, topk.cu
+// indexer.cu, quest.cu, topk.cu
 void indexer_scores(const IndexerScores&, const Launch&);
+// Stores the bounds of the spans that the step's tokens complete, after store_tokens() of these.
+void store_bounds(const StepTokens&, const CacheView&, const Launch&);
+void quest_scores(const QuestScores&, const Launch&);
 void select_topk(const SelectTopk&, const Launch&);
 
 // mla.cu

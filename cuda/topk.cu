@@ -1,4 +1,4 @@
-// Exact top-k of each token's scores.
+// Exact top-k of each token's scores, of positions or of spans of them.
 //
 // One block takes a short row and holds all keys in registers (topk_keys.cuh). A cluster takes a longer row:
 // each block lists the keys of its part above a bound and sends the list to all others. Then each block finds
@@ -235,6 +235,11 @@ DSV32_DEVICE void select_ranked(Shared& sm, const Team& team, const Row& row, co
                       });
 }
 
+// The last position or span with a score: spans are scored before the token's own.
+DSV32_DEVICE int32_t last_scored(const SelectTopk& op, int32_t pos) {
+  return op.n_together > 1 ? pos / static_cast<int32_t>(op.n_together) - 1 : pos;
+}
+
 // selected = the positions s from first to pos with the topk largest scores (ties: the lower s), ascending. A
 // cluster of 1 to 8 blocks takes a token; each block has a contiguous part of its row. Bound by the latency
 // of a block's steps, which depend on each other; with many long rows by reading the scores.
@@ -255,7 +260,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) select_topk_kernel(
   __syncthreads();
   arrive_at_cluster();
   const int64_t t = blockIdx.x / team.size;
-  const int32_t pos = op.step.pos[t];
+  const int32_t pos = last_scored(op, op.step.pos[t]);
   const Sampling sampling = Sampling::plan<kThreads>(pos + 1, op.topk);
   wait_for_inputs();
   let_next_start();  // late: attention may read older queries before its wait
@@ -291,11 +296,9 @@ void launch_select(const SelectTopk& op, bool are_long, const Launch& launch) {
   launch_kernel(kernel, {op.step.n_tokens * n_blocks, kThreads, n_bytes, n_blocks}, launch, op, n_room);
 }
 
-}  // namespace
-
-void select_topk(const SelectTopk& op, const Launch& launch) {
-  const int64_t n_tokens = op.step.n_tokens, n_visible = op.step.max_pos + 1;
-  if (n_tokens == 0) return;
+// Selects of n_visible positions or spans, the most of a token.
+void select_scored(const SelectTopk& op, int64_t n_visible, const Launch& launch) {
+  const int64_t n_tokens = op.step.n_tokens;
   if (op.topk <= 0 || op.topk > INT32_MAX || n_visible > INT32_MAX / 2 ||
       n_tokens > INT32_MAX / kMostTeamBlocks)
     fail(ErrorKind::internal,
@@ -306,6 +309,46 @@ void select_topk(const SelectTopk& op, const Launch& launch) {
   const bool are_fours = (n_tokens == 1 || op.scores_stride % 4 == 0) && is_aligned(op.scores, 16);
   const bool are_long = op.scores && n_visible > op.topk && n_visible + (are_fours ? 0 : 3) > kMostKeys<1024>;
   (topk_threads(are_long, n_visible) == 512 ? launch_select<512> : launch_select<1024>)(op, are_long, launch);
+}
+
+constexpr int kExpandThreads = 256;
+
+// selected[t] = the positions of the chosen spans and of the token's own up to pos, or all if they are at
+// most topk. A block has a token. Bound by latency.
+__global__ void __launch_bounds__(kExpandThreads)
+    expand_spans_kernel(SelectTopk op, const int32_t* spans, int64_t n_spans) {
+  const int64_t t = blockIdx.x, n_together = op.n_together;
+  const int32_t pos = op.step.pos[t], newest = static_cast<int32_t>(pos / n_together);
+  wait_for_inputs();
+  let_next_start();  // late: attention may read older queries before its wait
+  const bool are_all = pos < op.topk;
+  const int64_t n_older = are_all ? newest * n_together : n_spans * n_together,
+                n = n_older + pos % n_together + 1;
+  for (int64_t i = threadIdx.x; i < n; i += kExpandThreads) {
+    const int64_t span = i >= n_older ? newest
+                         : are_all    ? i / n_together
+                                      : spans[t * n_spans + i / n_together];
+    op.selected[t * op.topk + i] = static_cast<int32_t>(span * n_together + i % n_together);
+  }
+  if (threadIdx.x == 0) op.n_selected[t] = static_cast<int32_t>(n);
+}
+
+// Selects the best spans, then lists their positions.
+void select_spans(const SelectTopk& op, const Launch& launch) {
+  SelectTopk spans = op;
+  spans.topk = op.topk / op.n_together - 1;
+  spans.selected = launch.workspace->take<int32_t>(op.step.n_tokens * spans.topk);
+  spans.n_selected = launch.workspace->take<int32_t>(op.step.n_tokens);
+  select_scored(spans, op.step.max_pos / op.n_together, launch);
+  launch_kernel(expand_spans_kernel, {op.step.n_tokens, kExpandThreads}, launch, op, spans.selected,
+                spans.topk);
+}
+
+}  // namespace
+
+void select_topk(const SelectTopk& op, const Launch& launch) {
+  if (op.step.n_tokens == 0) return;
+  op.n_together > 1 ? select_spans(op, launch) : select_scored(op, op.step.max_pos + 1, launch);
 }
 
 }  // namespace dsv32::cuda

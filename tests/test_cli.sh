@@ -1230,8 +1230,8 @@ if [[ -x $lab ]]; then
   # Answers to questions.
   answers=(answers "${m[@]}" --passages 1)
   expect "lab answers, every chooser" 0 "${answers[@]}" --chooser all passages.jsonl
-  check "lab answers: a heading and a line for each" lines out 5
-  for chooser in indexer dense recent random; do
+  check "lab answers: a heading and a line for each" lines out 6
+  for chooser in indexer dense quest recent random; do
     check "lab answers: $chooser" grep -aqE "^ *[0-9]+ +$chooser +2 +0 +0.0%" out
   done
   expect "lab answers as json" 0 "${answers[@]}" --json passages.jsonl

@@ -217,9 +217,27 @@ struct IndexerScores {
   int64_t scores_stride = 0;
 };
 
+// Quest's scores of spans, in decode, for the spans p < pos[t] / kSpanTokens, those before the token's own:
+// scores[t, p] = sum over heads h of softmax over p of bounds[t, h]. But for rounding, bounds[t, h, p] is an
+// upper bound of the attention score of each row in p: scale * sum over values i of max(q_i * largest[p]_i,
+// q_i * smallest[p]_i), q = (q_c, q_pe). An operation because no product has such keys.
+struct QuestScores {
+  StepTokens step;
+  CacheView cache;
+  int64_t n_heads = 0;
+  const float* q_c = nullptr;   // [n_tokens, n_heads, kv_lora_rank]
+  const float* q_pe = nullptr;  // [n_tokens, n_heads, qk_rope_head_dim], strides below
+  int64_t q_pe_token_stride = 0, q_pe_head_stride = 0;
+  float scale = 0;
+  float* bounds = nullptr;  // [n_tokens, n_heads, scores_stride] for the operation's own use
+  float* scores = nullptr;  // [n_tokens, scores_stride]
+  int64_t scores_stride = 0;
+};
+
 // selected[t] = of the positions from `first` to pos[t] the topk with the largest scores, or all, ascending;
 // ties: the lower position wins. NaN ranks below every number. With null scores all of them are selected
-// (topk > max_pos then).
+// (topk > max_pos then). With n_together = kSpanTokens a score is that of a span: selected are the token's
+// own span up to pos[t] and, if not all positions, the topk / kSpanTokens - 1 best others, whole.
 struct SelectTopk {
   StepTokens step;
   const float* scores = nullptr;  // [n_tokens, scores_stride]
@@ -227,7 +245,8 @@ struct SelectTopk {
   int64_t topk = 0;
   int32_t* selected = nullptr;    // [n_tokens, topk]
   int32_t* n_selected = nullptr;  // [n_tokens]
-  int32_t first = 0;              // 0 or 1, at most any pos[t]
+  int32_t first = 0;              // 0 or 1, at most any pos[t]; with spans 0
+  int64_t n_together = 1;         // positions of a score; a divisor of topk
 };
 
 // Finds where each selected row is read from. For a sequence with a buffer the LRU of context/topk_buffer
@@ -439,6 +458,7 @@ class Backend {
   virtual void store_tokens(const StoreTokens&) = 0;
   virtual void turn_queries(const TurnQueries&) = 0;
   virtual void indexer_scores(const IndexerScores&) = 0;
+  virtual void quest_scores(const QuestScores&) = 0;
   virtual void select_topk(const SelectTopk&) = 0;
   virtual void resolve(const Resolve&) = 0;
   virtual void fetch_latents(const FetchLatents&) = 0;

@@ -63,26 +63,6 @@ void encode_row(const CacheLayout& layout, const float* c, const float* k_pe, ui
   encode_bf16(k_pe, rope_dim, row + layout.latent_bytes());
 }
 
-// out [padded kv_lora_rank | padded qk_rope_head_dim] f32, padded with zeros
-void decode_row(const CacheLayout& layout, const uint8_t* row, const uint8_t* scales, float* out) {
-  const int64_t rank = layout.kv_lora_rank, rope_dim = layout.qk_rope_head_dim;
-  float* k_pe = out + padded(rank);
-  std::fill(out + rank, k_pe, 0.0f);
-  std::fill(k_pe + rope_dim, k_pe + padded(rope_dim), 0.0f);
-  if (layout.kv_type == KvType::f32) {
-    std::memcpy(out, row, static_cast<size_t>(rank) * 4);
-    std::memcpy(k_pe, row + rank * 4, static_cast<size_t>(rope_dim) * 4);
-    return;
-  }
-  if (layout.kv_type == KvType::bf16)
-    cpu_decode_bf16(row, rank, out);
-  else
-    for (int64_t i = 0; i < rank; i += kTileValues)
-      cpu_decode_e4m3(row + i, std::min(kTileValues, rank - i), ue8m0_to_f32(scales[i / kTileValues]),
-                      out + i);
-  cpu_decode_bf16(row + layout.latent_bytes(), rope_dim, k_pe);
-}
-
 // The distinct rows that some consecutive tokens attend to.
 class RowGroup {
  public:
@@ -159,6 +139,25 @@ void attend_heads(const Attend& op, const RowGroup& group, const float* decoded,
 
 }  // namespace
 
+void decode_row(const CacheLayout& layout, const uint8_t* row, const uint8_t* scales, float* out) {
+  const int64_t rank = layout.kv_lora_rank, rope_dim = layout.qk_rope_head_dim;
+  float* k_pe = out + padded(rank);
+  std::fill(out + rank, k_pe, 0.0f);
+  std::fill(k_pe + rope_dim, k_pe + padded(rope_dim), 0.0f);
+  if (layout.kv_type == KvType::f32) {
+    std::memcpy(out, row, static_cast<size_t>(rank) * 4);
+    std::memcpy(k_pe, row + rank * 4, static_cast<size_t>(rope_dim) * 4);
+    return;
+  }
+  if (layout.kv_type == KvType::bf16)
+    cpu_decode_bf16(row, rank, out);
+  else
+    for (int64_t i = 0; i < rank; i += kTileValues)
+      cpu_decode_e4m3(row + i, std::min(kTileValues, rank - i), ue8m0_to_f32(scales[i / kTileValues]),
+                      out + i);
+  cpu_decode_bf16(row + layout.latent_bytes(), rope_dim, k_pe);
+}
+
 void CpuBackend::quantize_fp8(const float* x, int64_t n_rows, int64_t width, uint8_t* values, float* scales) {
   workers_.parallel_for(n_rows, worth_sharing(n_rows * width), [&](int64_t r) {
     encode_e4m3<float>(x + r * width, width, values + r * width,
@@ -218,6 +217,7 @@ void CpuBackend::store_tokens(const StoreTokens& op) {
   float* k_pe = op.kv + rank;
   rope({op.step, RopeLayout::interleaved, k_pe, 1, 0, width, op.frequencies, rope_dim});
   store_latents(op.step, op.cache, op.c, k_pe, width);
+  if (layout.has_bounds) store_bounds(op.step, op.cache);
   for (const Matmul& product : op.products()) CpuBackend::matmul(product);
   if (!op.k) return;
   layer_norm(op.k, n, dim, op.k_norm, op.k_norm_bias, op.k_norm_eps);

@@ -69,6 +69,8 @@ class CpuBackend : public Backend {
   // cpu_indexer.cpp
   void indexer_scores(const IndexerScores&) override;
   void select_topk(const SelectTopk&) override;
+  // cpu_quest.cpp
+  void quest_scores(const QuestScores&) override;
   // cpu_experts.cpp
   void route_experts(const RouteExperts&) override;
   void run_experts(const RunExperts&) override;
@@ -96,6 +98,9 @@ class CpuBackend : public Backend {
   // Stores each token's key in its key page, rounded as the layout says. k [n_tokens, index_head_dim] after
   // rope and Hadamard.
   void store_index_keys(const StepTokens& step, const CacheView& cache, const float* k);
+  // cpu_quest.cpp
+  // Stores the bounds of the spans that the step's tokens complete; all of their rows lie in the host pool.
+  void store_bounds(const StepTokens& step, const CacheView& cache);
 
  private:
   MemoryBudget memory_;

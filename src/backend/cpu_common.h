@@ -41,6 +41,10 @@ inline KeyEntry key_entry(const CacheView& cache, int64_t seq, int64_t pos) {
 // n rounded up to whole vectors of sixteen.
 constexpr int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
 
+// cpu_attention.cpp
+// A stored row as f32: out [padded kv_lora_rank | padded qk_rope_head_dim], padded with zeros.
+void decode_row(const CacheLayout& layout, const uint8_t* row, const uint8_t* scales, float* out);
+
 // The first 64-byte boundary in `scratch`, which is resized to hold n values from there on.
 inline float* aligned(std::vector<float>& scratch, int64_t n) {
   if (std::ssize(scratch) < n + 16) scratch.resize(static_cast<size_t>(n) + 16);

@@ -63,6 +63,18 @@ class KeyTile {
   hwy::AlignedFreeUniquePtr<float[]> keys_;
 };
 
+// Selects the spans of n_together positions with the largest scores and the one of `pos`, together at most
+// topk positions. Returns how many these are.
+int32_t select_spans(const float* scores, int32_t pos, int32_t n_together, int32_t topk, int32_t* selected) {
+  std::vector<int32_t> spans(static_cast<size_t>(topk / n_together - 1));
+  cpu_select_largest(scores, pos / n_together, std::ssize(spans), spans.data());
+  spans.push_back(pos / n_together);
+  int32_t* end = selected;
+  for (const int32_t span : spans)
+    for (int32_t i = 0; i < n_together && span * n_together + i <= pos; ++i) *end++ = span * n_together + i;
+  return static_cast<int32_t>(end - selected);
+}
+
 }  // namespace
 
 void CpuBackend::indexer_scores(const IndexerScores& op) {
@@ -103,6 +115,9 @@ void CpuBackend::select_topk(const SelectTopk& op) {
     op.n_selected[t] = n;
     if (n == n_visible) {
       std::iota(selected, selected + n, op.first);
+    } else if (op.n_together > 1) {
+      op.n_selected[t] = select_spans(op.scores + t * op.scores_stride, op.step.pos[t],
+                                      static_cast<int32_t>(op.n_together), n, selected);
     } else {
       cpu_select_largest(op.scores + t * op.scores_stride + op.first, n_visible, n, selected);
       for (int32_t i = 0; i < n; ++i) selected[i] += op.first;

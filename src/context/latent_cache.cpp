@@ -14,6 +14,7 @@ LatentCache::LatentCache(std::span<const StageLayers> stages, const CachePlan& p
       key_pages_(plan.n_key_pages()),
       slot_pages_(plan.has_buffers() ? plan.n_slot_pages() : 0) {
   int64_t first_layer = 0;
+  roles_agree_ = !plan.layout.has_bounds;  // prompts do without Quest
   for (const StageLayers& stage : stages) {
     roles_agree_ = roles_agree_ && stage.backend->roles_agree();
     stages_.push_back(std::make_unique<StageCache>(*stage.backend, plan, first_layer, stage.end_layer));

@@ -125,6 +125,78 @@ void compare_rows(Deviation& found, std::span<const float> rows, std::span<const
   }
 }
 
+// The share of each decode step's attention that falls on the selected rows, from what an observer sees.
+class KeptWeight {
+ public:
+  static const std::vector<std::string>& names() {
+    static const std::vector<std::string> names{"c", "kv", "q", "q_c", "n_selected", "selected"};
+    return names;
+  }
+  explicit KeptWeight(const ModelArgs& args) : args_(args), rows_(static_cast<size_t>(args.n_layers)) {}
+
+  void see(const Observation& seen) {
+    const std::string name = seen.name;
+    if (name == "c") c_ = seen.values;
+    if (name == "kv") add_rows(seen);
+    if (name == "q") q_ = seen.values;
+    if (name == "n_selected") n_selected_ = seen.ints.front();
+    if (name == "selected") selected_ = seen.ints;
+    if (name == "q_c" && counts_) count(rows_[static_cast<size_t>(seen.layer)], seen.values);
+  }
+  void begin_counting() { counts_ = true; }
+  double mean() const { return sum_ / static_cast<double>(n_); }
+  double least() const { return least_; }
+
+ private:
+  void add_rows(const Observation& seen) {
+    std::vector<float>& rows = rows_[static_cast<size_t>(seen.layer)];
+    const int64_t rank = args_.kv_lora_rank, rope_dim = args_.qk_rope_head_dim;
+    for (int64_t t = 0; t < seen.n_tokens; ++t) {
+      const float *c = c_.data() + t * rank, *k_pe = seen.values.data() + t * (rank + rope_dim) + rank;
+      rows.insert(rows.end(), c, c + rank), rows.insert(rows.end(), k_pe, k_pe + rope_dim);
+    }
+  }
+  double score(const float* row, const float* q_c, const float* q_pe) const {
+    double sum = 0;
+    for (int64_t i = 0; i < args_.kv_lora_rank; ++i) sum += q_c[i] * row[i];
+    for (int64_t i = 0; i < args_.qk_rope_head_dim; ++i) sum += q_pe[i] * row[args_.kv_lora_rank + i];
+    return sum * args_.softmax_scale();
+  }
+  void count(const std::vector<float>& rows, const std::vector<float>& q_c) {
+    const int64_t width = args_.kv_lora_rank + args_.qk_rope_head_dim, n_rows = std::ssize(rows) / width;
+    double kept = 0;
+    for (int64_t h = 0; h < args_.n_heads; ++h) {
+      const float* q_pe = q_.data() + h * args_.qk_head_dim() + args_.qk_nope_head_dim;
+      std::vector<double> weights;
+      for (int64_t row = 0; row < n_rows; ++row)
+        weights.push_back(score(rows.data() + row * width, q_c.data() + h * args_.kv_lora_rank, q_pe));
+      const double largest = *std::ranges::max_element(weights);
+      double all = 0, of_selected = 0;
+      for (double& weight : weights) all += weight = std::exp(weight - largest);
+      for (int32_t i = 0; i < n_selected_; ++i)
+        of_selected += weights[static_cast<size_t>(selected_[static_cast<size_t>(i)])];
+      kept += of_selected / all / static_cast<double>(args_.n_heads);
+    }
+    sum_ += kept, ++n_, least_ = std::min(least_, kept);
+  }
+
+  const ModelArgs& args_;
+  std::vector<std::vector<float>> rows_;  // [n_layers][positions, kv_lora_rank + qk_rope_head_dim]
+  std::vector<float> c_, q_;              // of the running layer
+  std::vector<int32_t> selected_;
+  int32_t n_selected_ = 0;
+  bool counts_ = false;
+  double sum_ = 0, least_ = 1;
+  int64_t n_ = 0;
+};
+
+double log_probability(std::span<const float> logits, int32_t token) {
+  const float largest = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
+  return static_cast<double>(logits[static_cast<size_t>(token)]) - largest - std::log(sum);
+}
+
 }  // namespace
 
 DecodeEquality compare_decode(const GgufFile& file, const EngineOptions& options,
@@ -143,6 +215,40 @@ DecodeEquality compare_decode(const GgufFile& file, const EngineOptions& options
   for (size_t at = 0; at < ours.size() && found.first_unequal_pos < 0; at += width)
     if (!are_equal(std::span(ours).subspan(at, width), std::span(expected).subspan(at, width)))
       found.first_unequal_pos = static_cast<int64_t>(prefill_tokens(tokens) + at / width);
+  return found;
+}
+
+SelectionLoss compare_selection(const GgufFile& file, const EngineOptions& options, Tokens tokens) {
+  EngineOptions dense = options;
+  dense.select = SelectPolicy::all, dense.quest_rows.reset(), dense.topk_buffer.reset();
+  std::vector<float> expected;
+  {
+    Engine engine(file, dense);
+    expected = decode_logits(engine, tokens);
+  }
+  Engine engine(file, options);
+  KeptWeight kept(engine.args());
+  engine.forward().set_observer([&](const Observation& seen) { kept.see(seen); }, KeptWeight::names());
+  ByHand sequence(engine);
+  const size_t n_prefill = prefill_tokens(tokens), width = static_cast<size_t>(engine.args().vocab_size);
+  if (n_prefill > 0) sequence.sync(tokens.first(n_prefill));
+  kept.begin_counting();
+  SelectionLoss found;
+  for (size_t i = n_prefill; i < tokens.size(); ++i) {
+    sequence.step(tokens[i]);
+    const std::span<const float> ours = sequence.logits(),
+                                 theirs = std::span(expected).subspan((i - n_prefill) * width, width);
+    ++found.n_steps;
+    found.n_same_choice +=
+        std::ranges::max_element(ours) - ours.begin() == std::ranges::max_element(theirs) - theirs.begin();
+    if (i + 1 == tokens.size()) break;
+    const double difference =
+        std::fabs(log_probability(ours, tokens[i + 1]) - log_probability(theirs, tokens[i + 1]));
+    found.mean_difference += difference / static_cast<double>(tokens.size() - n_prefill - 1);
+    found.largest_difference = std::max(found.largest_difference, difference);
+  }
+  engine.forward().set_observer({});
+  found.kept = kept.mean(), found.least_kept = kept.least();
   return found;
 }
 

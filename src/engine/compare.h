@@ -51,4 +51,16 @@ struct Deviation {
 // Runs both engines side by side, prefill and then decode. Each must hold the tokens and have no sequence.
 Deviation compare_engines(Engine& engine, Engine& reference, std::span<const int32_t> tokens);
 
+// What decode loses by selecting rows, over a prompt's last tokens: dense decode is the reference.
+struct SelectionLoss {
+  int64_t n_steps = 0, n_same_choice = 0;  // steps, and those with the same likeliest token
+  double kept = 0, least_kept = 1;  // share of the attention's weight on selected rows: mean of all steps,
+                                    // layers and heads; mean of the heads of the worst step and layer
+  double mean_difference = 0, largest_difference = 0;  // of the log-probability of the prompt's next token
+};
+
+// `options` select rows.
+SelectionLoss compare_selection(const GgufFile& file, const EngineOptions& options,
+                                std::span<const int32_t> tokens);
+
 }  // namespace dsv32

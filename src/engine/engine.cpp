@@ -31,7 +31,7 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
   warnings.insert(warnings.end(), args.warnings.begin(), args.warnings.end());
   if (args.n_draft_layers > 0)
     std::ranges::move(warnings_about_draft(file, args), std::back_inserter(warnings));
-  if (!args.has_indexer())
+  if (args.selector() == Selector::none && options.select == SelectPolicy::model)
     warnings.push_back(
         format("%s has architecture deepseek2 and no indexer: attention runs dense, answers may be a little "
                "worse and long contexts slower",
@@ -40,8 +40,8 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
 }
 
 // Names all that decides bits, and whether pages hold the block for drafts: the backends, from which layer on
-// each computes if they differ, and the layers whose experts the host computes in decode.
-std::string numerics_of(const Backends& backends, const MemoryPlan& plan) {
+// each computes if they differ, Quest's rows, and the layers whose experts the host computes in decode.
+std::string numerics_of(const ModelArgs& args, const Backends& backends, const MemoryPlan& plan) {
   std::string names = backends.front()->numerics(), last = names;
   for (size_t i = 1; i < backends.size(); ++i) {
     const std::string numerics = backends[i]->numerics();
@@ -49,6 +49,7 @@ std::string numerics_of(const Backends& backends, const MemoryPlan& plan) {
     last = numerics;
   }
   if (plan.cache.n_draft_layers > 0) names += " with drafts";
+  if (args.selector() == Selector::quest) names += format(" quest %ld", args.topk());
   if (plan.n_host_expert_bytes == 0) return names;
   names += " " + CpuBackend(1).numerics() + (plan.n_link_bytes_read > 0 ? " and link" : "") + " experts";
   for (size_t l = 0; l < plan.has_host_experts.size(); ++l)
@@ -80,7 +81,7 @@ PrefixCache::Identity identity_of(const GgufFile& file, const PrefixCacheOptions
 
 Engine::Engine(const ModelSource& source, const EngineOptions& options, const BeforeWeights& before_weights)
     : file_(source.file),
-      args_(options.n_guesses == 0 ? source.args.without_draft() : source.args),
+      args_(with_selector(options.n_guesses == 0 ? source.args.without_draft() : source.args, options)),
       backends_(options.backends) {
   const ModelBytes bytes = source.bytes_of(args_);
   if (backends_.empty()) {
@@ -119,7 +120,7 @@ void Engine::make_prefix_cache(const ModelSource& source, const EngineOptions& o
     return options.cache->warn("prefix cache: ulimit leaves too little memory for it; going on without it");
   try {
     const CacheLayout& layout = plan_.cache.layout;
-    const std::string numerics = numerics_of(backends_, plan_);
+    const std::string numerics = numerics_of(args_, backends_, plan_);
     PrefixCache::Identity identity =
         file_ ? identity_of(*file_, *options.cache, layout, numerics) : source.identify(layout, numerics);
     prefix_cache_ = std::make_unique<PrefixCache>(cache_, std::move(identity), *options.cache);

@@ -153,7 +153,7 @@ class MemoryPlanner {
     plan_.n_weight_bytes = n_weights_;
     plan_.n_host_scratch_bytes = machine_.host.n_bytes_used;
     cache = {.layout = {options_.kv_type, args_.kv_lora_rank, args_.qk_rope_head_dim,
-                        args_.has_indexer() ? args_.index_head_dim : 0},
+                        args_.has_indexer() ? args_.index_head_dim : 0, args_.selector() == Selector::quest},
              .is_apart = machine_.is_apart,
              .n_layers = args_.n_all_layers(),
              .n_draft_layers = args_.n_draft_layers,
@@ -188,15 +188,15 @@ class MemoryPlanner {
     if (!options_.topk_buffer) return std::nullopt;
     const int64_t n_rows = *options_.topk_buffer;
     if (n_rows >= plan_.cache.max_context) return 0;
-    if (!args_.has_indexer())
+    if (args_.topk() == 0)
       fail(ErrorKind::usage,
            format("--topk-buffer is %lld, but this model has no indexer and attends to every row",
                   as_ll(n_rows)),
-           "leave the flag out, or say --topk-buffer full");
-    if (n_rows < args_.index_topk)
+           "leave the flag out, or say --topk-buffer full; --select quest estimates which rows matter");
+    if (n_rows < args_.topk())
       fail(ErrorKind::usage,
            format("--topk-buffer is %lld, expected at least %lld, the rows that one step selects",
-                  as_ll(n_rows), as_ll(args_.index_topk)));
+                  as_ll(n_rows), as_ll(args_.topk())));
     return n_rows;
   }
 
@@ -263,18 +263,18 @@ class MemoryPlanner {
       input.least_rows = std::min(pages_for(n_least_rows + 1), input.most_rows);
       const Placement placement = place_layers(input);
       cache.buffer_rows =
-          std::clamp(placement.buffer_rows * kPageTokens - 1, args_.index_topk, cache.max_context);
+          std::clamp(placement.buffer_rows * kPageTokens - 1, args_.topk(), cache.max_context);
       return placement;
     };
     set_buffers(wanted.value_or(0));
     auto found = if_it_fits([&] { return place_layers(placement_input(room, false)); });
     const auto resident = found;
     const bool keeps_experts = found && std::ranges::count(found->has_host_experts, true) > 0;
-    if (args_.has_indexer() && !wanted && (!found || keeps_experts)) {
-      found = if_it_fits([&] { return place_open(2 * args_.index_topk); });
-      if (!found) found = if_it_fits([&] { return place_open(args_.index_topk); });
+    if (args_.topk() > 0 && !wanted && (!found || keeps_experts)) {
+      found = if_it_fits([&] { return place_open(2 * args_.topk()); });
+      if (!found) found = if_it_fits([&] { return place_open(args_.topk()); });
       if (resident && cache.buffer_rows == cache.max_context) set_buffers(0), found = resident;
-      if (!found) cache.buffer_rows = args_.index_topk;
+      if (!found) cache.buffer_rows = args_.topk();
     }
     if (found) return take(*found);
     // On a single device, names the first item that does not fit.
@@ -370,7 +370,22 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
   }
 }
 
-// --- Drafts
+// --- Selector and drafts
+
+ModelArgs with_selector(const ModelArgs& args, const EngineOptions& options) {
+  const bool is_quest = options.select == SelectPolicy::quest;
+  if (options.quest_rows && !is_quest)
+    fail(ErrorKind::usage, "--topk is the number of rows that Quest selects", "--select quest uses Quest");
+  if (options.select == SelectPolicy::model) return args;
+  const int64_t n_rows = options.quest_rows.value_or(kQuestRows);
+  if (is_quest && (n_rows < 2 * kSpanTokens || n_rows % kSpanTokens != 0))
+    fail(ErrorKind::usage, format("--topk is %lld, expected a multiple of %lld, at least %lld", as_ll(n_rows),
+                                  as_ll(kSpanTokens), as_ll(2 * kSpanTokens)));
+  if (options.n_guesses.value_or(0) > 0)
+    fail(ErrorKind::usage, "drafts need the selector that the model was trained with",
+         "leave --select or --draft out");
+  return args.with_quest(is_quest ? n_rows : 0);
+}
 
 ModelArgs with_suitable_draft(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
   if (options.n_guesses.value_or(0) > 0 && args.n_draft_layers == 0)
@@ -383,8 +398,7 @@ ModelArgs with_suitable_draft(const ModelArgs& args, const EngineOptions& option
       return make_plan(some, with_suitable_batch(some, options, machine), machine);
     };
     const auto drafting = if_it_fits([&] { return plan_of(args); });
-    const int64_t n_rows =
-        (1 + kMostGuesses) * (args.index_topk + 1);  // for every step that verifies guesses
+    const int64_t n_rows = (1 + kMostGuesses) * (args.topk() + 1);  // for every step that verifies guesses
     if (drafting && drafting->offers_no_less(plan_of(args.without_draft()), n_rows)) return args;
   }
   return args.without_draft();
@@ -418,8 +432,8 @@ EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, 
   const MemoryPlan one = make_plan(args, options, machine);
   const int64_t context = one.cache.max_context;
   options.context = context, options.chunk = one.chunk;
-  const bool has_buffers = args.has_indexer() && (machine.is_apart || options.topk_buffer);
-  const int64_t n_rows = std::min(options.topk_buffer.value_or(2 * args.index_topk), context);
+  const bool has_buffers = args.topk() > 0 && (machine.is_apart || options.topk_buffer);
+  const int64_t n_rows = std::min(options.topk_buffer.value_or(2 * args.topk()), context);
   const int64_t n_buffer = has_buffers && n_rows < context ? pages_for(n_rows + 1) : 0;
   const int64_t n_least = std::min(n_buffer, least_buffer_pages(args));
   // Options for n sequences with n_slot_pages in all; 0: every row is resident.

@@ -38,6 +38,11 @@ inline constexpr uint64_t kDriverShare = 256;
 
 using Backends = std::vector<std::shared_ptr<Backend>>;  // one for each device; an owner keeps its memory
 
+// How decode selects rows: as the model does (its indexer, or every row without one), every row, or by Quest.
+enum class SelectPolicy { model, all, quest };
+
+inline constexpr int64_t kQuestRows = 2048;
+
 struct EngineOptions {
   std::string model_path;
   std::string draft_path;  // a file with the block for drafts; empty: the model's
@@ -46,6 +51,8 @@ struct EngineOptions {
   std::vector<int> gpus;  // all of them are used; empty: as few as suffice
   int n_threads = 0;      // 0: all cores
   KvType kv_type = KvType::fp8;
+  SelectPolicy select = SelectPolicy::model;
+  std::optional<int64_t> quest_rows;  // that Quest selects for a token; nothing: kQuestRows
   // Guesses that a decode step verifies of a sequence, 0 to kMostGuesses; nothing: as many as pay. With 0 the
   // block for drafts is not loaded.
   std::optional<int64_t> n_guesses = 0;
@@ -149,8 +156,11 @@ struct MemoryPlan {
   void check_room(const Machine& machine) const;
 };
 
+// `args` with the selector that the options ask for. Throws Error{usage} when flags do not fit each other.
+ModelArgs with_selector(const ModelArgs& args, const EngineOptions& options);
+
 // Pages of the smallest top-k buffer: the rows that a step selects, and the newest.
-inline int64_t least_buffer_pages(const ModelArgs& args) { return pages_for(args.index_topk + 1); }
+inline int64_t least_buffer_pages(const ModelArgs& args) { return pages_for(args.topk() + 1); }
 
 // Uses as few of the machine's devices as hold all experts, or all of them. An open chunk is halved until the
 // rest fits beside it, and is larger where experts come from the host. Throws Error{usage} when a flag does

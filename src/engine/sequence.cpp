@@ -237,7 +237,7 @@ void Sequence::begin_guesses() {
 
 // Each token of a step needs slots for the rows that it selects, and for its own.
 int64_t Sequence::n_possible_guesses() const {
-  const int64_t topk = std::min(engine_.args().index_topk, engine_.plan().cache.max_context);
+  const int64_t topk = std::min(engine_.args().topk(), engine_.plan().cache.max_context);
   return cached_->is_resident() ? kMostGuesses : cached_->n_slots() / (topk + 1) - 1;
 }
 

@@ -1,5 +1,6 @@
 // One layer's attention (MLA with the lightning indexer), in the paper's order:
 //   1 project, rope, store   2 indexer scores   3 exact top-k   4 resolve and fetch   5 sparse MLA, absorbed
+// Without an indexer every row is selected, or in decode Quest's scores take step 2's place.
 //
 // Products of the same vector are one operation. Missing rows are fetched as soon as they are known, those of
 // many tokens slice by slice: meanwhile the queries are multiplied by W_UK, the next slice's positions are
@@ -22,13 +23,13 @@ void Stage::attention(const LayerWeights& w, const CacheView& cache) {
   lap("other");
   const int32_t* forced = this->forced().selection;
   const int64_t layer = layer_ - cache_.first_layer();
-  selected_ = forced ? forced + (layer * forced_.n_tokens + first_) * act_.topk : act_.selected.data();
+  selected_ = forced ? forced + (layer * forced_.n_tokens + first_) * topk() : act_.selected.data();
   for (const StepTokens& slice : slices(cache)) {
     select_positions(slice, cache);
     find_rows(slice, cache);
   }
   observe_ints("n_selected", act_.n_selected.data(), 1);
-  observe_ints("selected", act_.selected.data(), act_.topk);  // the first n_selected of each token are valid
+  observe_ints("selected", act_.selected.data(), topk());  // the first n_selected of each token are valid
   attend_selected(w, cache);
 }
 
@@ -42,14 +43,15 @@ std::vector<StepTokens> Stage::slices(const CacheView& cache) const {
 }
 
 // in: x() [n, dim] after attn_norm.  qr = wq_a x;  kv = wkv_a x;  k_I = wk x;  w_I = weights_proj x, if
-// is_scored()
+// has_index_queries()
 void Stage::project(const LayerWeights& w) {
   std::vector<Matmul> products = {product(w.wq_a, x(), act_.qr.data()),
                                   product(w.wkv_a, x(), act_.kv.data())};
   if (args_.has_indexer()) products.push_back(product(w.indexer.wk, x(), act_.index_k.data()));
-  if (is_scored()) products.push_back(product(w.indexer.weights_proj, x(), act_.index_weights.data()));
+  if (has_index_queries())
+    products.push_back(product(w.indexer.weights_proj, x(), act_.index_weights.data()));
   backend_.matmuls(products);
-  if (is_scored()) observe("index_weights", act_.index_weights.data(), args_.index_n_heads);
+  if (has_index_queries()) observe("index_weights", act_.index_weights.data(), args_.index_n_heads);
 }
 
 // qr = RMSNorm(qr);  c = RMSNorm(kv[:rank]);  k_pe = rope(kv[rank:]);  k_I = rope(LayerNorm(k_I));  store (c,
@@ -67,7 +69,8 @@ void Stage::store(const LayerWeights& w, const CacheView& cache) {
   }
   const bool attends = !leaves_rows_only(layer_);
   if (attends) op.to_q = product(w.wq_b, act_.qr.data(), act_.q.data());
-  if (attends && is_scored()) op.to_index_q = product(w.indexer.wq_b, act_.qr.data(), act_.index_q.data());
+  if (attends && has_index_queries())
+    op.to_index_q = product(w.indexer.wq_b, act_.qr.data(), act_.index_q.data());
   backend_.store_tokens(op);
   observe("qr", act_.qr.data(), args_.q_lora_rank);
   observe("c", act_.c.data(), rank);
@@ -79,7 +82,7 @@ void Stage::store(const LayerWeights& w, const CacheView& cache) {
 void Stage::queries(const LayerWeights& w, const CacheView& cache) {
   TurnQueries op{piece_, frequencies_.data(), args_.qk_rope_head_dim};
   op.q = act_.q.data(), op.n_heads = args_.n_heads, op.head_dim = args_.qk_head_dim();
-  if (is_scored()) {
+  if (has_index_queries()) {
     op.index_q = act_.index_q.data();
     op.n_index_heads = args_.index_n_heads, op.index_dim = args_.index_head_dim;
     if (cache.layout.kv_type == KvType::f32)
@@ -93,46 +96,67 @@ void Stage::queries(const LayerWeights& w, const CacheView& cache) {
   if (op.index_q) observe("index_q", op.index_q, op.n_index_heads * op.index_dim);
 }
 
-// Whether the indexer scores positions; else every visible position is selected.
-bool Stage::is_scored() const { return args_.has_indexer() && piece_.max_pos >= args_.index_topk; }
+// The most rows that a token of this step attends to.
+int64_t Stage::topk() const {
+  const bool is_quest = args_.selector() == Selector::quest && piece_.role == Role::decode;
+  return is_quest ? std::min(args_.topk(), act_.max_context) : act_.topk;
+}
 
-// I(t, s) = sum_h w_h ReLU(q_I . k_I);  select the topk best positions. As many tokens at a time as
-// act_.scores has room for.
+// Whether positions are scored; else every visible position is selected.
+bool Stage::is_scored() const {
+  const bool is_dense = args_.selector() == Selector::quest && piece_.role == Role::prefill;
+  return args_.topk() > 0 && !is_dense && piece_.max_pos >= args_.topk();
+}
+
+// With the indexer: I(t, s) = sum_h w_h ReLU(q_I . k_I).  With Quest: sum_h softmax_p(bound of q and span p).
+void Stage::score_positions(const StepTokens& some, const CacheView& cache) {
+  const int64_t t = some.tokens - piece_.tokens;
+  if (has_spans()) {
+    const int64_t heads = args_.n_heads, head_dim = args_.qk_head_dim();
+    backend_.quest_scores({some, cache, heads, act_.q_c.data() + t * heads * args_.kv_lora_rank,
+                           act_.q.data() + t * heads * head_dim + args_.qk_nope_head_dim, heads * head_dim,
+                           head_dim, args_.softmax_scale(), act_.scores.data() + some.n_tokens * act_.n_spans,
+                           act_.scores.data(), scores_stride()});
+  } else {
+    const int64_t heads = args_.index_n_heads, dim = args_.index_head_dim;
+    const int64_t q = t * heads * dim, q_scale = t * heads * CacheLayout::tiles(dim);
+    const bool is_fp8 = cache.layout.kv_type != KvType::f32;
+    backend_.indexer_scores({some, cache, heads, is_fp8 ? nullptr : act_.q_c.data() + q,
+                             is_fp8 ? act_.index_q_fp8.data() + q : nullptr,
+                             act_.index_q_scales.data() + q_scale, act_.index_weights.data() + t * heads,
+                             1.0f / std::sqrt(static_cast<float>(heads) * static_cast<float>(dim)),
+                             act_.scores.data(), scores_stride()});
+  }
+  lap("index_scores");
+}
+
+// Selects the topk best positions, by the scores of as many tokens at a time as act_.scores has room for.
 void Stage::select_positions(const StepTokens& slice, const CacheView& cache) {
-  const int64_t heads = args_.index_n_heads, dim = args_.index_head_dim, n_visible = piece_.max_pos + 1;
   const bool is_scored = this->is_scored();
-  const bool is_fp8 = cache.layout.kv_type != KvType::f32;
-  const int64_t n_together = is_scored ? std::max<int64_t>(1, act_.scores.n() / n_visible) : slice.n_tokens;
+  const int64_t n_of_token = scores_stride() * (has_spans() ? 1 + args_.n_heads : 1);
+  const int64_t n_together = is_scored ? std::max<int64_t>(1, act_.scores.n() / n_of_token) : slice.n_tokens;
   for (int64_t at = 0; at < slice.n_tokens; at += n_together) {
     const StepTokens some = some_of(slice, at, std::min(n_together, slice.n_tokens - at));
     const int64_t t = some.tokens - piece_.tokens;
-    if (is_scored) {
-      const int64_t q = t * heads * dim, q_scale = t * heads * CacheLayout::tiles(dim);
-      backend_.indexer_scores({some, cache, heads, is_fp8 ? nullptr : act_.q_c.data() + q,
-                               is_fp8 ? act_.index_q_fp8.data() + q : nullptr,
-                               act_.index_q_scales.data() + q_scale, act_.index_weights.data() + t * heads,
-                               1.0f / std::sqrt(static_cast<float>(heads) * static_cast<float>(dim)),
-                               act_.scores.data(), n_visible});
-      lap("index_scores");
-    }
-    backend_.select_topk({some, is_scored ? act_.scores.data() : nullptr, n_visible, act_.topk,
-                          act_.selected.data() + t * act_.topk, act_.n_selected.data() + t,
-                          is_in_block() ? 1 : 0});
+    if (is_scored) score_positions(some, cache);
+    backend_.select_topk({some, is_scored ? act_.scores.data() : nullptr, scores_stride(), topk(),
+                          act_.selected.data() + t * topk(), act_.n_selected.data() + t,
+                          is_in_block() ? 1 : 0, has_spans() ? kSpanTokens : 1});
     lap("topk");
   }
 }
 
 // Finds the selected rows' slots in buffers, and starts the fetch of missing rows.
 void Stage::find_rows(const StepTokens& slice, const CacheView& cache) {
-  const int64_t t = slice.tokens - piece_.tokens, at = t * act_.topk;
+  const int64_t t = slice.tokens - piece_.tokens, at = t * topk();
   if (cache.buffers)
-    backend_.resolve({slice, cache, selected_ + at, act_.n_selected.data() + t, act_.topk,
+    backend_.resolve({slice, cache, selected_ + at, act_.n_selected.data() + t, topk(),
                       act_.row_ids.data() + at, act_.misses.data() + at, act_.n_misses.data() + t,
                       act_.tally.data()});
   lap("resolve");
   if (cache.buffers)
     backend_.fetch_latents({slice, cache, selected_ + at, act_.row_ids.data() + at, act_.misses.data() + at,
-                            act_.n_misses.data() + t, act_.topk});
+                            act_.n_misses.data() + t, topk()});
   lap("fetch");
 }
 
@@ -144,8 +168,10 @@ MatmulHeads Stage::absorb(const LayerWeights& w) const {
 }
 
 // Whether q_c is computed together with the queries' rotation. Only in decode; not if it can hide the fetch
-// of many tokens' rows, nor with f32 keys, when q_c holds index queries until positions are scored.
+// of many tokens' rows, nor with f32 keys, when q_c holds index queries until positions are scored. Quest
+// scores with q_c.
 bool Stage::absorbs_early(const CacheView& cache) const {
+  if (args_.selector() == Selector::quest) return piece_.role == Role::decode;
   const bool is_fetched_beside = cache.buffers && piece_.n_tokens > kFewFetchTokens;
   return piece_.role == Role::decode && !is_fetched_beside && cache.layout.kv_type != KvType::f32;
 }
@@ -157,12 +183,13 @@ void Stage::attend_selected(const LayerWeights& w, const CacheView& cache) {
   const float* q_pe = act_.q.data() + args_.qk_nope_head_dim;
   if (!absorbs_early(cache)) backend_.matmul_heads(absorb(w));
   lap("other");
+  if (piece_.role == Role::decode) observe("q_c", act_.q_c.data(), heads * rank);
   for (const StepTokens& slice : slices(cache)) {
-    const int64_t t = slice.tokens - piece_.tokens, at = t * act_.topk;
+    const int64_t t = slice.tokens - piece_.tokens, at = t * topk();
     backend_.attend({slice, cache, heads, act_.q_c.data() + t * heads * rank, q_pe + t * heads * head_dim,
                      heads * head_dim, head_dim, args_.softmax_scale(), selected_ + at,
-                     act_.n_selected.data() + t, cache.buffers ? act_.row_ids.data() + at : nullptr,
-                     act_.topk, act_.o_c.data() + t * heads * rank, absorbs_early(cache)});
+                     act_.n_selected.data() + t, cache.buffers ? act_.row_ids.data() + at : nullptr, topk(),
+                     act_.o_c.data() + t * heads * rank, absorbs_early(cache)});
     lap("attention");
   }
   backend_.matmul_heads({w.w_uv, act_.o_c.data(), heads * rank, rank, act_.o.data(), n, piece_.role});

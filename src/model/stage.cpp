@@ -58,12 +58,12 @@ Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, St
 }
 
 // A decode step's largest position, rounded up so that one recording serves thousands of steps: operations
-// read the true positions in memory. It stays below index_topk while every visible row is selected.
+// read the true positions in memory. It stays below topk while every visible row is selected.
 int64_t Stage::recordable_max_pos(int64_t max_pos) const {
   constexpr int64_t kStepsOfARecord = 4096;
   const int64_t rounded = max_pos / kStepsOfARecord * kStepsOfARecord + kStepsOfARecord - 1;
   const int64_t last = act_.max_context - 1;
-  if (args_.has_indexer() && max_pos < args_.index_topk) return std::min(args_.index_topk - 1, last);
+  if (max_pos < args_.topk()) return std::min(args_.topk() - 1, last);
   return std::min(rounded, last);
 }
 

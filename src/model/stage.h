@@ -93,8 +93,10 @@ class Activations {
   uint64_t n_bytes = 0;
   const int64_t max_tokens, max_context, max_sequences;
   const int64_t piece_tokens = std::min(max_tokens, kMostPieceTokens);
-  // The most rows that one token attends to.
+  // The most rows that one token attends to: with Quest a prompt's, which attends to all.
   const int64_t topk = args_.has_indexer() ? std::min(args_.index_topk, max_context) : max_context;
+  const int64_t n_spans =  // rounded up to whole vectors of scores
+      args_.selector() == Selector::quest ? (max_context / kSpanTokens + 4) / 4 * 4 : 0;
   // Rows of `hidden` before a step's.
   const int64_t n_kept = args_.n_draft_layers > 0 ? 1 + 2 * max_sequences : 0;
 
@@ -106,7 +108,10 @@ class Activations {
                 joined_ = args_.n_draft_layers * 2 * dim_;
   const int64_t widest_mlp_ =
       std::max(args_.inter_dim, std::max<int64_t>(args_.n_shared_experts, 1) * args_.moe_inter_dim);
-  const int64_t n_scores_ = args_.has_indexer() ? std::max(max_context, std::min(kMostScores, n_pairs_)) : 0;
+  // Of one token, and of as many as suit.
+  const int64_t n_least_scores_ = args_.has_indexer() ? max_context : n_spans * (1 + heads_);
+  const int64_t n_suitable_scores_ = args_.has_indexer() ? n_pairs_ : n_least_scores_ * max_sequences;
+  const int64_t n_scores_ = std::max(n_least_scores_, std::min(kMostScores, n_suitable_scores_));
   template <typename T>
   Buffer<T> make(int64_t n_values) {
     n_bytes += static_cast<uint64_t>(n_values) * sizeof(T);
@@ -136,7 +141,8 @@ class Activations {
   Buffer<uint8_t> index_q_fp8 = make<uint8_t>(n * indices_);  // the same as e4m3
   Buffer<float> index_q_scales = floats(n * index_heads_ * CacheLayout::tiles(index_dim_));
   Buffer<float> index_k = floats(n * index_dim_), index_weights = floats(n * index_heads_);
-  Buffer<float> scores = floats(n_scores_);  // [tokens, context], as many tokens as fit
+  // As many tokens as fit: [tokens, context], or [tokens, spans] and each head's bounds.
+  Buffer<float> scores = floats(n_scores_);
   Buffer<int32_t> selected = ints(n * topk), n_selected = ints(n);
   Buffer<int64_t> row_ids = make<int64_t>(n * topk);
   Buffer<int32_t> misses = ints(n * topk), n_misses = ints(n);
@@ -236,11 +242,16 @@ class Stage {
   void project(const LayerWeights& w);
   void store(const LayerWeights& w, const CacheView& cache);
   void attention(const LayerWeights& w, const CacheView& cache);
+  int64_t topk() const;
   bool is_scored() const;
+  bool has_index_queries() const { return args_.has_indexer() && is_scored(); }
   MatmulHeads absorb(const LayerWeights& w) const;
   bool absorbs_early(const CacheView& cache) const;
   void queries(const LayerWeights& w, const CacheView& cache);
   std::vector<StepTokens> slices(const CacheView& cache) const;
+  bool has_spans() const { return args_.selector() == Selector::quest && is_scored(); }
+  int64_t scores_stride() const { return has_spans() ? act_.n_spans : piece_.max_pos + 1; }
+  void score_positions(const StepTokens& some, const CacheView& cache);
   void select_positions(const StepTokens& slice, const CacheView& cache);
   void find_rows(const StepTokens& slice, const CacheView& cache);
   void attend_selected(const LayerWeights& w, const CacheView& cache);

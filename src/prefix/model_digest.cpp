@@ -239,6 +239,7 @@ Hash256 fingerprint(const Hash256& model, const CacheLayout& layout, const std::
   sha.add_number(static_cast<uint64_t>(layout.kv_type));
   for (const int64_t n : {layout.kv_lora_rank, layout.qk_rope_head_dim, layout.index_head_dim, kPageTokens})
     sha.add_number(static_cast<uint64_t>(n));
+  if (layout.has_bounds) sha.add_number(static_cast<uint64_t>(layout.span_bytes()));
   sha.add(model.data(), model.size());
   return sha.finish();
 }

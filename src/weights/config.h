@@ -15,6 +15,11 @@
 
 namespace dsv32 {
 
+// What scores the positions that a token may attend to: nothing, which selects all of them; the model's
+// indexer; or Quest (Tang et al., 2024), which needs no training: in decode, spans are scored by bounds of
+// their rows' attention scores, and prompts attend to every row.
+enum class Selector { none, indexer, quest };
+
 struct ModelArgs {
   std::string architecture;  // "deepseek32", or "deepseek2" for the same shape, mostly without an indexer
   int64_t vocab_size = 0;
@@ -33,7 +38,9 @@ struct ModelArgs {
   bool normalize_expert_weights = true;
   int64_t q_lora_rank = 0, kv_lora_rank = 0;
   int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
-  int64_t index_n_heads = 0, index_head_dim = 0, index_topk = 0;  // 0: no indexer, dense attention
+  int64_t index_n_heads = 0, index_head_dim = 0, index_topk = 0;  // 0: no indexer
+  bool ignores_indexer = false;                                   // that the file may have
+  int64_t quest_topk = 0;  // rows that Quest selects in decode, not a file's; 0: Quest is not used
   float norm_eps = 1e-6f;
   float rope_theta = 10000;
   float rope_factor = 1;  // 1: no YaRN
@@ -49,7 +56,20 @@ struct ModelArgs {
     args.n_draft_layers = 0;
     return args;
   }
+  // Without the indexer, if there is one, and the block for drafts, which has one too; in its place Quest, or
+  // with no rows nothing.
+  ModelArgs with_quest(int64_t n_rows) const {
+    ModelArgs args = without_draft();
+    args.index_n_heads = args.index_head_dim = args.index_topk = 0, args.quest_topk = n_rows;
+    args.ignores_indexer = true;
+    return args;
+  }
   bool has_indexer() const { return index_topk > 0; }
+  Selector selector() const {
+    return quest_topk > 0 ? Selector::quest : has_indexer() ? Selector::indexer : Selector::none;
+  }
+  // The rows that a decode step selects for a token; 0: all.
+  int64_t topk() const { return quest_topk > 0 ? quest_topk : index_topk; }
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   // (1 + 0.1 * mscale * ln factor)^2 / sqrt(qk_head_dim)
   float softmax_scale() const;

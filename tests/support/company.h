@@ -19,6 +19,7 @@ struct Company {
   int64_t shortest = 31, longest = 100;  // of the prompts
   int64_t buffer_rows = 0;
   bool is_apart = false;
+  int64_t quest_topk = 0;  // 0: the model's indexer selects
   uint64_t seed = 1;
 
   int64_t n_prompt(int64_t s) const {
@@ -38,11 +39,13 @@ struct CompanyLogits {
 
 inline CompanyLogits run_together(Backend& backend, const GgufFile& file, const Company& company) {
   constexpr int64_t kMaxTokens = 512;
-  const ModelArgs args = read_model_args(file).without_draft();
+  const ModelArgs of_file = read_model_args(file).without_draft(),
+                  args = company.quest_topk ? of_file.with_quest(company.quest_topk) : of_file;
   const Weights weights = load_weights(file, args, backend);
   const int64_t context = company.longest + company.n_decoded, n_seqs = company.n_seqs;
   CachePlan plan;
-  plan.layout = {KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim};
+  plan.layout = {KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim,
+                 args.selector() == Selector::quest};
   plan.is_apart = company.is_apart, plan.n_layers = args.n_layers, plan.max_seqs = n_seqs;
   plan.max_context = context, plan.pool_tokens = n_seqs * (context + kPageTokens);
   plan.buffer_rows = company.buffer_rows;

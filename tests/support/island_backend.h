@@ -137,6 +137,10 @@ class IslandBackend : public CpuBackend {
     own(op.step, op.cache, op.q, op.q_fp8, op.q_scales, op.weights, op.scores);
     enqueue([this, op] { CpuBackend::indexer_scores(op); });
   }
+  void quest_scores(const QuestScores& op) override {
+    own(op.step, op.cache, op.q_c, op.q_pe, op.bounds, op.scores);
+    enqueue([this, op] { CpuBackend::quest_scores(op); });
+  }
   void select_topk(const SelectTopk& op) override {
     own(op.step, op.scores, op.selected, op.n_selected);
     enqueue([this, op] { CpuBackend::select_topk(op); });

@@ -54,6 +54,9 @@ class RecordingBackend : public CpuBackend {
   void indexer_scores(const IndexerScores& op) override {
     take([this, op] { CpuBackend::indexer_scores(op); });
   }
+  void quest_scores(const QuestScores& op) override {
+    take([this, op] { CpuBackend::quest_scores(op); });
+  }
   void select_topk(const SelectTopk& op) override {
     take([this, op] { CpuBackend::select_topk(op); });
   }

@@ -20,6 +20,7 @@ namespace dsv32 {
 struct TalkOnDisk {
   std::function<std::unique_ptr<Backend>()> make_backend;
   int64_t topk = 32;
+  EngineOptions options{};
   TempDir dir{};
   GgufFile file{write_model(dir, topk)};
 
@@ -37,11 +38,11 @@ struct TalkOnDisk {
     int64_t n_pages_known() const { return engine->prefix_cache()->tree().n_pages(); }
   };
   Process start(bool has_cache, std::optional<int64_t> chunk = {}, std::optional<int64_t> buffer = {}) const {
-    EngineOptions options;
-    options.context = 512, options.chunk = chunk, options.topk_buffer = buffer;
-    if (has_cache) options = with_disk(options, dir.file("cache"));
-    options.backends = {make_backend()};
-    auto engine = std::make_unique<Engine>(file, options);
+    EngineOptions of_process = options;
+    of_process.context = 512, of_process.chunk = chunk, of_process.topk_buffer = buffer;
+    if (has_cache) of_process = with_disk(of_process, dir.file("cache"));
+    of_process.backends = {make_backend()};
+    auto engine = std::make_unique<Engine>(file, of_process);
     auto sequence = std::make_unique<ByHand>(*engine);
     return {std::move(engine), std::move(sequence)};
   }

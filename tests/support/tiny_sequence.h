@@ -36,7 +36,8 @@ struct TinySequence {
   }
 };
 
-// The bytes of all rows and keys of a sequence's first n_tokens, without the rest of the last page.
+// The bytes of all rows and keys of a sequence's first n_tokens, and of the bounds of its whole spans,
+// without the rest of the last page.
 inline std::vector<uint8_t> remembered(Engine& engine, const ByHand& sequence, int64_t n_tokens) {
   LatentCache& cache = engine.cache();
   const CacheLayout& layout = cache.plan().layout;
@@ -53,6 +54,7 @@ inline std::vector<uint8_t> remembered(Engine& engine, const ByHand& sequence, i
       add(key_page, n * layout.scale_bytes());
       add(key_page + layout.keys_offset(), n * layout.key_bytes());
       add(key_page + layout.key_scales_offset(), n * layout.key_scale_bytes());
+      add(key_page + layout.bounds_offset(), n / kSpanTokens * layout.span_bytes());
     }
   return bytes;
 }

@@ -161,7 +161,7 @@ class BatchBench {
     std::vector<int64_t> contexts = options.bench.contexts;
     if (contexts.empty()) contexts = {16384, 32768, 65536};
     const int64_t n_rows = options.engine.topk_buffer.value_or(kBufferRows);
-    const bool has_buffers = model_.args().has_indexer() || options.engine.topk_buffer;
+    const bool has_buffers = model_.args().topk() > 0 || options.engine.topk_buffer;
     for (const int64_t context : contexts) {
       residencies_.push_back({context});
       if (has_buffers && n_rows < context) residencies_.push_back({context, n_rows});

@@ -2,6 +2,7 @@
 //
 // The built-in prompt is repeated until the buffer cannot hold it: a shorter one would compare nothing.
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "cli/inspect/inspect.h"
@@ -64,10 +65,10 @@ class Report {
   Json checks_ = Json::array();
 };
 
-// `options`: the backend, and the rows of the small buffer; no rows when the model has no indexer.
+// `options`: the backend, and the rows of the small buffer; no rows when every row is read.
 void check_buffer(Report& report, const GgufFile& file, const EngineOptions& options, Tokens tokens) {
   const std::string what = options.backend + ", top-k buffer against full residency";
-  if (!options.topk_buffer) return report.skip(what, "the model has no indexer");
+  if (!options.topk_buffer) return report.skip(what, "every row is read");
   const int64_t n_rows = *options.topk_buffer;
   if (std::ssize(tokens) <= n_rows)
     return report.skip(what, format("%zu tokens fit %lld rows", tokens.size(), as_ll(n_rows)));
@@ -86,6 +87,26 @@ void check_buffer(Report& report, const GgufFile& file, const EngineOptions& opt
               {"rows", found.tally.n_rows},
               {"misses", found.tally.n_misses},
               {"first_unequal_pos", found.first_unequal_pos}});
+}
+
+// What Quest loses against dense attention. Tells; passes as long as the numbers are finite.
+void check_selection(Report& report, const GgufFile& file, EngineOptions options, Tokens tokens) {
+  if (options.select != SelectPolicy::quest) return;
+  options.topk_buffer = kEveryRow;
+  const SelectionLoss found = compare_selection(file, options, tokens);
+  report.add(
+      std::isfinite(found.kept + found.mean_difference), options.backend + ", quest against every row",
+      format("%.1f %% of the attention's weight is kept over %lld decode steps up to %zu tokens, %.1f %% "
+             "in the worst layer of a step; the same likeliest token in %lld steps; the prompt's "
+             "log-probabilities differ by %.3f, at most %.3f",
+             100 * found.kept, as_ll(found.n_steps), tokens.size(), 100 * found.least_kept,
+             as_ll(found.n_same_choice), found.mean_difference, found.largest_difference),
+      {{"kept_weight", found.kept},
+       {"least_kept_weight", found.least_kept},
+       {"decode_steps", found.n_steps},
+       {"same_choice", found.n_same_choice},
+       {"mean_difference", found.mean_difference},
+       {"largest_difference", found.largest_difference}});
 }
 
 // `options`: the backend.
@@ -161,11 +182,11 @@ std::vector<int32_t> prompt_tokens(const Options& options, const GgufFile& file,
 
 int check_command(const Options& options) {
   const GgufFile file = open_model(options);
-  const ModelArgs args = read_model_args(file);
+  const ModelArgs args = with_selector(read_model_args(file), options.engine);
   EngineOptions engine = options.engine;
   engine.model_path = file.path();
   engine.context = options.engine.context.value_or(std::min(kMostTokens, args.max_seq_len));
-  if (!engine.topk_buffer && args.has_indexer()) engine.topk_buffer = args.index_topk;
+  if (!engine.topk_buffer && args.topk() > 0) engine.topk_buffer = args.topk();
   make_plan(args, engine, {});  // throws unless the flags fit the model
   const int64_t n_least = options.engine.context.value_or(engine.topk_buffer.value_or(0) + kPastBuffer);
   const std::vector<int32_t> tokens =
@@ -179,6 +200,7 @@ int check_command(const Options& options) {
     engine.backend = backend;
     check_buffer(report, file, engine, tokens);
     check_cuts(report, file, engine, tokens);
+    check_selection(report, file, engine, tokens);
   }
   if (absence.empty())
     check_against_cpu(report, file, engine, tokens);

@@ -151,7 +151,7 @@ std::string traffic_text(const Planned& planned, const ModelArgs& args) {
   if (plan.cache.has_buffers() && planned.machine.is_apart)
     text += format(
         ", at most %s of rows over the link",
-        human_bytes(static_cast<uint64_t>(args.n_layers * args.index_topk * plan.cache.layout.row_bytes()))
+        human_bytes(static_cast<uint64_t>(args.n_layers * args.topk() * plan.cache.layout.row_bytes()))
             .c_str());
   text += "\n";
   if (plan.n_host_expert_bytes > 0)

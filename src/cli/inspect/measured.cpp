@@ -204,6 +204,7 @@ MeasuredModel::MeasuredModel(const Options& options) : types_(options.bench.type
   const bool is_plan = options.command == Command::inspect_plan;
   if (!file_) args_.n_draft_layers = options.engine.n_guesses.value_or(is_plan ? 0 : 1) > 0;
   if (options.engine.n_guesses == 0) args_ = args_.without_draft();
+  args_ = with_selector(args_, options.engine);
   if (is_plan && !file_) args_.max_seq_len = kRealContext;
   bytes_ = file_ ? model_bytes(*file_, args_) : model_bytes(args_, types_);
 }
@@ -299,7 +300,7 @@ std::unique_ptr<Tokenizer> fabricate_tokenizer(int64_t n_vocab) {
 
 uint64_t ForcedChoices::n_bytes(const ModelArgs& args, int64_t n_tokens) {
   return static_cast<uint64_t>(args.n_all_layers() * n_tokens *
-                               (args.index_topk + args.n_activated_experts)) *
+                               (args.topk() + args.n_activated_experts)) *
          sizeof(int32_t);
 }
 
@@ -312,8 +313,8 @@ ForcedChoices::ForcedChoices(Engine& engine, int64_t n_sequences, int64_t n_visi
     const int64_t n_layers = stage.end_layer - stage.first_layer;
     Backend& backend = *engine.backends()[i];
     Stage::Forced forced{.n_tokens = n_tokens_};
-    if (locality.selection && args.has_indexer() && n_visible > args.index_topk)
-      forced.selection = add(backend, n_layers, args.index_topk, n_visible, *locality.selection);
+    if (locality.selection && args.topk() > 0 && n_visible > args.topk())
+      forced.selection = add(backend, n_layers, args.topk(), n_visible, *locality.selection);
     if (locality.experts && args.n_routed_experts > 0)
       forced.experts =
           add(backend, n_layers, args.n_activated_experts, args.n_routed_experts, *locality.experts);

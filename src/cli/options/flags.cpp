@@ -213,6 +213,16 @@ const Flag kEngineFlags[] = {
      [](O& o) {
        return choice(o.engine.kv_type, {"fp8", "bf16", "f32"});
      }},
+    {"select", "HOW",
+     "which rows a token attends to; auto: the model's indexer decides, or without one every row; all: every "
+     "row; quest: in decode those that seem to matter, for models without an indexer; all and quest change "
+     "answers",
+     "Model", kOnEngine,
+     [](O& o) {
+       return choice(o.engine.select, {"auto", "all", "quest"});
+     }},
+    {"topk", "N", "rows that a token of the answer attends to with --select quest", "Model", kOnEngine,
+     [](O& o) { return field(o.engine.quest_rows, 1, kMaxInt32); }, "2048"},
     {"topk-buffer", "N",
      "latent rows kept on the GPU for each layer in decode: a number, full, or auto: all rows if "
      "they fit, else as many as fit",

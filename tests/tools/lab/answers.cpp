@@ -13,7 +13,6 @@
 #include "engine/loop.h"
 #include "tests/support/generate_by_hand.h"
 #include "tests/tools/lab/lab_options.h"
-#include "weights/weights.h"
 
 namespace dsv32 {
 namespace {
@@ -26,19 +25,9 @@ struct NamedChooser {
 };
 constexpr NamedChooser kChoosers[] = {{"indexer", Chooser::indexer},
                                       {"dense", Chooser::dense},
+                                      {"quest", Chooser::quest},
                                       {"recent", Chooser::recent},
                                       {"random", Chooser::random}};
-
-// With a top-k of everything nothing is left out.
-Engine open_with(const GgufFile& file, const EngineOptions& options, Chooser chooser) {
-  if (chooser != Chooser::dense) return Engine(file, options);
-  ModelArgs args = read_model_args(file);
-  if (args.has_indexer()) args.index_topk = args.max_seq_len;
-  const auto load = [&](const ModelArgs& shape, const WeightPlaces& places) {
-    return load_weights(file, shape, places);
-  };
-  return Engine(ModelSource(args, model_bytes(file, args), load), options);
-}
 
 std::string trimmed(const std::string& text) {
   const size_t begin = text.find_first_not_of(" \n\t"), end = text.find_last_not_of(" \n\t");
@@ -70,7 +59,7 @@ std::vector<Chooser> parse_choosers(const std::string& flag, const std::string& 
   for (const NamedChooser& chooser : kChoosers)
     if (names == "all" || names == chooser.name) chosen.push_back(chooser.chooser);
   if (chosen.empty())
-    fail(ErrorKind::usage, format("%s takes one of indexer, dense, recent, random, all, not '%s'",
+    fail(ErrorKind::usage, format("%s takes one of indexer, dense, quest, recent, random, all, not '%s'",
                                   flag.c_str(), visible(names, false, 40).c_str()));
   return chosen;
 }
@@ -88,7 +77,10 @@ AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, con
   generation.thinking = asking.thinks;
   options.context =
       std::min(tally.n_prompt_tokens + generation.max_tokens, read_model_args(file).max_seq_len);
-  Engine engine = open_with(file, options, asking.chooser);
+  if (asking.chooser == Chooser::dense) options.select = SelectPolicy::all;
+  if (asking.chooser == Chooser::quest) options.select = SelectPolicy::quest;
+  if (asking.chooser != Chooser::quest) options.quest_rows.reset();
+  Engine engine(file, options);
   ByHand sequence(engine);
   std::optional<ChosenPositions> chosen;
   if (asking.chooser == Chooser::recent || asking.chooser == Chooser::random)

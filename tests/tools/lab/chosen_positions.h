@@ -9,9 +9,9 @@
 
 namespace dsv32 {
 
-// The model's indexer; nobody (all positions); or the latest positions or random ones, as many as the indexer
-// would choose.
-enum class Chooser { indexer, dense, recent, random };
+// The model's indexer; nobody (all positions); Quest, in decode; or the latest positions or random ones, as
+// many as the indexer would choose.
+enum class Chooser { indexer, dense, quest, recent, random };
 
 // Of pos + 1 visible positions n, ascending, the same in every call. chooser: recent or random.
 std::vector<int32_t> choose_positions(Chooser chooser, int32_t pos, int64_t n);

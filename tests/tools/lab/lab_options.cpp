@@ -37,7 +37,7 @@ const LabCommand kCommands[] = {
      "Counts the questions about long passages that are answered right. A line of a file is\n"
      "{\"passage\": \"...\", \"questions\": [{\"ask\": \"...\", \"answer\": \"...\"}, ...]}.",
      true,
-     {"model", "backend", "gpus", "threads", "topk-buffer", "draft", "json", "help"},
+     {"model", "backend", "gpus", "threads", "topk", "topk-buffer", "draft", "json", "help"},
      lab_answers},
     {"buffer",
      "lab buffer",
@@ -103,7 +103,7 @@ std::vector<int64_t> parse_lengths(V value) {
 
 const LabFlag kFlags[] = {
     {"answers",
-     {"chooser", "NAME", "who chooses positions: indexer, dense, recent, random or all", "Asked", 0,
+     {"chooser", "NAME", "who chooses positions: indexer, dense, quest, recent, random or all", "Asked", 0,
       [](O& o) {
         return FlagField{[&o](V value) { lab(o).choosers = parse_choosers(value.flag, value.text); }};
       },
