@@ -8,6 +8,7 @@ namespace {
 constexpr int kBoundThreads = 256;
 constexpr float kMostSteps = 7;
 constexpr int kZeroStep = 8;
+constexpr float kLeastBound = 1e-30f;  // smaller ones have no inverse
 
 DSV32_DEVICE uint8_t* span_bounds(const CacheView& cache, int64_t seq, int64_t span) {
   constexpr int64_t kPageSpans = kPageTokens / kSpanTokens;
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(kBoundThreads) store_bounds_kernel(StepTokens 
   __syncthreads();
   const auto code_of = [&](int64_t i) {
     const float magnitude = __int_as_float(most[tile_of(layout, i % n)]);
-    const float inverse = magnitude > 0 ? __fdiv_rn(kMostSteps, magnitude) : 0;
+    const float inverse = magnitude > kLeastBound ? __fdiv_rn(kMostSteps, magnitude) : 0;
     return __float2int_rn(bounds[i] * inverse) + kZeroStep;
   };
   uint8_t* out = span_bounds(cache, seq, pos / kSpanTokens);

@@ -71,16 +71,19 @@ struct Scene {
     row.insert(row.end(), padded_row.begin() + padded(kRank), padded_row.begin() + padded(kRank) + kRope);
     return row;
   }
+  const uint8_t* bounds(int64_t span) const {
+    const int64_t first = span * kSpanTokens;
+    return keys.data() + pages[static_cast<size_t>(first / kPageTokens)] * layout.key_page_bytes() +
+           layout.bounds_offset() + first % kPageTokens / kSpanTokens * layout.span_bytes();
+  }
   // Bound i of a span, by the layout's description; side 0: the largest.
   float bound(int64_t span, int64_t side, int64_t i) const {
-    const int64_t first = span * kSpanTokens, at = side * layout.row_values() + i;
-    const uint8_t* bounds = keys.data() +
-                            pages[static_cast<size_t>(first / kPageTokens)] * layout.key_page_bytes() +
-                            layout.bounds_offset() + first % kPageTokens / kSpanTokens * layout.span_bytes();
+    const int64_t at = side * layout.row_values() + i;
+    const uint8_t* of_span = bounds(span);
     float step;
-    std::memcpy(&step, bounds + layout.steps_offset() + (i < kRank ? i / 64 : (kRank + 63) / 64) * 4,
+    std::memcpy(&step, of_span + layout.steps_offset() + (i < kRank ? i / 64 : (kRank + 63) / 64) * 4,
                 sizeof step);
-    return step * static_cast<float>((at % 2 ? bounds[at / 2] >> 4 : bounds[at / 2] & 15) - 8);
+    return step * static_cast<float>((at % 2 ? of_span[at / 2] >> 4 : of_span[at / 2] & 15) - 8);
   }
 };
 
@@ -150,6 +153,25 @@ BOOST_AUTO_TEST_CASE(bounds_are_those_of_the_stored_rows_to_half_a_step) {
       }
     }
     BOOST_TEST(n_wrong == 0);
+  }
+}
+
+// A row that is not finite, or nothing but zeros, leaves codes of four bits.
+BOOST_AUTO_TEST_CASE(bounds_of_rows_that_are_not_finite_are_codes) {
+  for (const float value : {0.0f, 1e-40f, std::nanf(""), static_cast<float>(INFINITY)}) {
+    Rng rng(4);
+    Scene scene(KvType::f32);
+    scene.store(0, 15, rng);
+    std::vector<float> row(static_cast<size_t>(Scene::kRank + Scene::kRope), value);
+    for (int64_t at = 0; at < 15; ++at)
+      std::memcpy(
+          scene.rows.data() + row_number(scene.pages.data(), scene.cache(), 0, at) * scene.layout.row_bytes(),
+          row.data(), row.size() * sizeof(float));
+    scene.store(15, 1, rng);
+    const uint8_t* codes = scene.bounds(0);
+    BOOST_TEST(std::all_of(codes, codes + scene.layout.row_values(),
+                           [](uint8_t two) { return two % 16 > 0 && two / 16 > 0; }),
+               "value " << value);  // 8 - 7 to 8 + 7
   }
 }
 

@@ -22,6 +22,7 @@ uint8_t* span_bounds(const CacheView& cache, int64_t seq, int64_t pos) {
 
 constexpr float kMostSteps = 7;
 constexpr int kZeroStep = 8;
+constexpr float kLeastBound = 1e-30f;  // smaller ones have no inverse
 
 // Calls visit(tile, begin, end) for each tile of a row's values.
 template <typename Visit>
@@ -41,11 +42,13 @@ void encode_bounds(const CacheLayout& layout, const std::vector<float>& bounds, 
     float most = 0;
     for (int64_t i = begin; i < end; ++i)
       for (const int64_t at : {i, n + i}) most = std::max(most, std::fabs(bounds[static_cast<size_t>(at)]));
-    const float step = most / kMostSteps, inverse = most > 0 ? kMostSteps / most : 0;
+    const float step = most / kMostSteps, inverse = most > kLeastBound ? kMostSteps / most : 0;
     for (int64_t i = begin; i < end; ++i)
-      for (const int64_t at : {i, n + i})
+      for (const int64_t at : {i, n + i}) {
+        const float steps = bounds[static_cast<size_t>(at)] * inverse;  // NaN: of rows that are not finite
         codes[static_cast<size_t>(at)] =
-            static_cast<int>(std::nearbyint(bounds[static_cast<size_t>(at)] * inverse)) + kZeroStep;
+            (std::isnan(steps) ? 0 : static_cast<int>(std::nearbyint(steps))) + kZeroStep;
+      }
     std::memcpy(out + layout.steps_offset() + tile * 4, &step, sizeof step);
   });
   for (size_t i = 0; i < codes.size() / 2; ++i)
