@@ -29,7 +29,7 @@ DSV32_DEVICE float row_value(const CacheLayout& layout, const uint8_t* row, cons
   return __uint_as_float(uint32_t{__ldcv(reinterpret_cast<const uint16_t*>(row + at))} << 16);
 }
 
-// The tile of value i, and how many there are: those of c come first.
+// The tile of value i: those of c come first.
 DSV32_DEVICE int64_t tile_of(const CacheLayout& layout, int64_t i) {
   const int64_t rank = layout.kv_lora_rank;
   return i < rank ? i / kBoundTile : (rank + kBoundTile - 1) / kBoundTile + (i - rank) / kBoundTile;
@@ -262,7 +262,8 @@ void store_bounds(const StepTokens& step, const CacheView& cache, const Launch& 
   if (step.n_tokens == 0) return;
   if (layout.kv_lora_rank % 16 != 0 || layout.qk_rope_head_dim % 16 != 0)
     fail(ErrorKind::usage, "--select quest: on a GPU the latent's sizes must be multiples of 16");
-  launch_kernel(store_bounds_kernel, {step.n_tokens, kBoundThreads, 2 * layout.row_values() * 4}, launch,
+  launch_kernel(store_bounds_kernel,
+                {step.n_tokens, kBoundThreads, (2 * layout.row_values() + layout.n_steps()) * 4}, launch,
                 step, cache);
 }
 
