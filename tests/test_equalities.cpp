@@ -15,6 +15,7 @@
 #include "tests/support/apart_backend.h"
 #include "tests/support/company.h"
 #include "tests/support/generate_by_hand.h"
+#include "tests/support/same_bits.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -66,10 +67,6 @@ std::vector<float> logits_of(const Run& run, const std::vector<int32_t>& tokens,
   std::vector<float> logits = run_alone(engine, tokens, run.decodes ? 0 : std::ssize(tokens));
   if (tally) *tally = engine.forward().buffer_tally();
   return logits;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 const std::vector<float>& whole(KvType kv_type) {

@@ -1,7 +1,6 @@
 // The link's share of host experts (backend/link_share.h) in whole models, on a CPU in the place of devices:
 // a sequence's bits follow from which layers' experts are the host's, and from nothing else.
 #include <boost/test/unit_test.hpp>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "tests/support/apart_backend.h"
 #include "tests/support/host_experts.h"
 #include "tests/support/island_backend.h"
+#include "tests/support/same_bits.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tiny_file.h"
 #include "tests/support/tiny_sequence.h"
@@ -90,10 +90,6 @@ std::vector<float> logits_of(const Way& way) {
   }
   for (const auto& sequence : sequences) cache.close(*sequence);
   return all;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {

@@ -15,6 +15,7 @@
 #include "engine/compare.h"
 #include "tests/support/apart_backend.h"
 #include "tests/support/company.h"
+#include "tests/support/same_bits.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/talk_on_disk.h"
 #include "tests/support/temp_dir.h"
@@ -116,10 +117,6 @@ std::vector<float> decoded_logits(const EngineOptions& options, int64_t n_prompt
   std::vector<float> logits = run_alone(engine, random_tokens(kTokens, 1), n_prompt);
   if (tally) *tally = engine.forward().buffer_tally();
   return logits;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 }  // namespace

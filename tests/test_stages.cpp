@@ -1,13 +1,13 @@
 // Layers over several devices: wherever the border lies, and with chunks in flight on both sides of it, the
 // logits are those of one device to the bit.
 #include <boost/test/unit_test.hpp>
-#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "context/latent_cache.h"
 #include "model/forward.h"
 #include "tests/support/island_backend.h"
+#include "tests/support/same_bits.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_file.h"
@@ -88,10 +88,6 @@ struct Islands {
     return all;
   }
 };
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 }  // namespace
 

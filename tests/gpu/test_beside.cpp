@@ -2,6 +2,7 @@
 // and its choice, the shared expert's two products, the turns of queries, what is stored.
 #include "tests/gpu/kept_tokens.h"
 #include "tests/gpu/products.h"
+#include "tests/support/same_bits.h"
 
 namespace dsv32 {
 namespace {
@@ -15,10 +16,6 @@ using Floats = DeviceArray<float>;
 
 Matmul product(const TestWeights& w, const Floats& x, const Floats& y, int64_t n_tokens) {
   return {w.on_device(), x.data(), w.host.n_cols, y.data(), n_tokens, Role::decode};
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/company.h"
 #include "tests/support/golden.h"
+#include "tests/support/same_bits.h"
 #include "tests/support/scaled_model.h"
 #include "tests/support/supported_types.h"
 #include "tests/support/temp_dir.h"
@@ -85,10 +86,6 @@ const std::string& wide_path() {
 }
 
 const char* role_name(bool decodes) { return decodes ? "decode" : "prefill"; }
-
-bool same_bits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
-}
 
 // Each sequence of a company gets what it gets alone.
 void check_company(const std::string& path, const Company& company, int64_t every = 1) {

@@ -14,6 +14,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/twin_cache.h"
 #include "tests/support/company.h"
+#include "tests/support/same_bits.h"
 #include "tests/support/talk_on_disk.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -48,10 +49,6 @@ std::vector<float> logits_of(const EngineOptions& options, Forward::BufferTally*
   std::vector<float> logits = run_alone(engine, random_tokens(300, 1), 200);
   if (tally) *tally = engine.forward().buffer_tally();
   return logits;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 // Random rows as they are stored, on both sides, and the bounds that each side computes of them.
