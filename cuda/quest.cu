@@ -1,14 +1,12 @@
 // Quest: the bounds of a span of rows, and the spans' scores. The formulas are those of backend/backend.h
 // (QuestScores) and of backend/cpu_quest.cpp, which the bounds equal to the bit.
+#include "backend/span_bounds.h"
 #include "cuda/common.cuh"
 
 namespace dsv32::cuda {
 namespace {
 
 constexpr int kBoundThreads = 256;
-constexpr float kMostSteps = 7;
-constexpr int kZeroStep = 8;
-constexpr float kLeastBound = 1e-30f;  // smaller ones have no inverse
 
 DSV32_DEVICE uint8_t* span_bounds(const CacheView& cache, int64_t seq, int64_t span) {
   constexpr int64_t kPageSpans = kPageTokens / kSpanTokens;

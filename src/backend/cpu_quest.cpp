@@ -8,6 +8,7 @@
 
 #include "backend/cpu_backend.h"
 #include "backend/cpu_common.h"
+#include "backend/span_bounds.h"
 
 namespace dsv32 {
 namespace {
@@ -19,10 +20,6 @@ uint8_t* span_bounds(const CacheView& cache, int64_t seq, int64_t pos) {
   return cache.key_pages + row / kPageTokens * layout.key_page_bytes() + layout.bounds_offset() +
          row % kPageTokens / kSpanTokens * layout.span_bytes();
 }
-
-constexpr float kMostSteps = 7;
-constexpr int kZeroStep = 8;
-constexpr float kLeastBound = 1e-30f;  // smaller ones have no inverse
 
 // Calls visit(tile, begin, end) for each tile of a row's values.
 template <typename Visit>
