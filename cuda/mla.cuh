@@ -19,8 +19,8 @@ struct Plan;
 // By Hopper's products; fp8 and bf16 rows. mla_hopper.cu: prompts; mla_decode.cu and mla_few.cu: decode.
 void attend_hopper(const Attend& op, Plan plan, const Launch& launch);
 void attend_decode(const Attend& op, Plan plan, const Launch& launch);
-// For so few tokens that each CTA of mla_few.cu has a multiprocessor; needs plan.n_most_blocks.
-void attend_few(const Attend& op, Plan plan, const Launch& launch);
+// For few tokens, by CTAs of n_heads heads, 32 or 64 (choose_few_heads()); needs plan.n_most_blocks.
+void attend_few(const Attend& op, const Plan& plan, int64_t n_heads, const Launch& launch);
 
 constexpr int kRank = 512, kRope = 64;
 constexpr int kBlockRows = 64;  // selected rows that are processed at once
@@ -53,7 +53,7 @@ struct Plan {
   int n_most_blocks, n_head_warps;
   // In mla_few.cu: weights [n_tokens, n_head_tiles, n_most_blocks, kFewChunks], and for each head and block
   // the power and the weights' sum.
-  float2* powers = nullptr;  // [n_tokens, n_head_tiles, n_most_blocks, kFewHeads]
+  float2* powers = nullptr;  // [n_tokens, n_head_tiles, n_most_blocks, heads of a CTA]
 };
 
 // The same operation for tokens [first, first + n).

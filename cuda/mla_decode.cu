@@ -294,8 +294,9 @@ void attend_tokens(const Attend& op, Plan plan, const Launch& launch) {
 
 void attend_decode(const Attend& op, Plan plan, const Launch& launch) {
   plan.n_most_blocks = static_cast<int>(ceil_div(std::min(op.topk, op.step.max_pos + 1), kBlockRows));
-  if (attends_few(op.step.n_tokens, op.n_heads, plan.n_most_blocks * kBlockRows, launch.n_sms))
-    return attend_few(op, plan, launch);
+  if (const int64_t n_heads =
+          choose_few_heads(op.step.n_tokens, op.n_heads, plan.n_most_blocks * kBlockRows, launch.n_sms))
+    return attend_few(op, plan, n_heads, launch);
   plan.n_head_warps = static_cast<int>(ceil_div(op.n_heads, 2 * kHeads)) * 8;
   const int64_t n_weights = plan.n_most_blocks * weights_of(plan.n_head_warps);
   const int64_t n_bytes_token = n_weights * static_cast<int64_t>(sizeof(uint4)) +

@@ -7,16 +7,16 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int kFewHeads = 32;   // of a CTA
 constexpr int kFewBlocks = 32;  // of a token's rows, at most
 constexpr int kFewWarps = 16, kFewThreads = 32 * kFewWarps;
 constexpr int kFewColumns = 32;  // of a CTA of the second kernel
 constexpr int kFewParts = kRank / kFewColumns;
-static_assert(kFewHeads == 32 && kFewParts == 16 && kFewBlocks * kBlockRows == 2048);  // attends_few()
+static_assert(kFewParts == 16 && kFewBlocks * kBlockRows == 2048);  // choose_few_heads()
 
-// The weights of kFewHeads heads and a block pass to the second kernel as operands in its threads' order:
-// kOperandLines lines for each 16 heads, and in a line one chunk for each lane.
-constexpr int kFewChunks = kFewHeads / 16 * kOperandLines * 32;
+// A CTA has kFew heads: 32 or 64. Their weights of a block pass to the second kernel as operands in its
+// threads' order: kOperandLines lines for each 16 heads, and in a line one chunk for each lane.
+template <int kFew>
+constexpr int kFewChunks = kFew / 16 * kOperandLines * 32;
 
 // Loads entry j of a token's selection, without waiting for the number of selected rows.
 DSV32_DEVICE RowPlace ask_row(const Attend& op, int64_t t, int j) {
@@ -52,15 +52,14 @@ DSV32_DEVICE uint32_t ask_scales(const Attend& op, int64_t page_bytes, int32_t p
 
 constexpr int kWeighBlocks = 2;                                    // of a CTA
 constexpr int kWeighRows = kWeighBlocks * kBlockRows / kFewWarps;  // of a warp
-constexpr int kWeighQueries = kFewHeads / kFewWarps;
 
 // Shared memory of a CTA.
+template <int kFew>
 struct WeighRoom {
-  uint8_t keys[kWeighBlocks][kBlockBytes];           // [kRowLines][kBlockRows] lines
-  uint8_t queries[kRowLines * kFewHeads * kLine];    // [kRowLines][kFewHeads] lines
-  uint8_t weights[kWeighBlocks][kFewHeads * kLine];  // a line of weights for each head
-  float largest[kWeighBlocks][kFewHeads][4];         // score in each warp's rows
-  float units[kFewHeads];                            // of the queries
+  uint8_t keys[kWeighBlocks][kBlockBytes];    // [kRowLines][kBlockRows] lines; later a line of weights a head
+  uint8_t queries[kRowLines * kFew * kLine];  // [kRowLines][kFew] lines
+  float largest[kWeighBlocks][kFew][4];       // score in each warp's rows
+  float units[kFew];                          // of the queries
 };
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -90,7 +89,8 @@ DSV32_DEVICE Query load_query(const Attend& op, int64_t t, int64_t head, int lan
 }
 
 // Stores the query as fp16 with its own unit, as load_queries_f16() does.
-DSV32_DEVICE void store_query(const Query& q, WeighRoom& room, int row, int lane) {
+template <int kFew>
+DSV32_DEVICE void store_query(const Query& q, WeighRoom<kFew>& room, int row, int lane) {
   float largest = fmaxf(fabsf(q.rope[0]), fabsf(q.rope[1]));
   DSV32_UNROLL for (const float4& of : q.latent) largest =
       fmaxf(fmaxf(fmaxf(largest, fabsf(of.x)), fmaxf(fabsf(of.y), fabsf(of.z))), fabsf(of.w));
@@ -102,11 +102,11 @@ DSV32_DEVICE void store_query(const Query& q, WeighRoom& room, int row, int lane
   };
   DSV32_UNROLL for (int c = 0; c < 2; ++c) {
     const float4 low = q.latent[2 * c], high = q.latent[2 * c + 1];
-    *reinterpret_cast<uint4*>(room.queries + chunk_place(lane + 32 * c, row, kFewHeads)) = {
+    *reinterpret_cast<uint4*>(room.queries + chunk_place(lane + 32 * c, row, kFew)) = {
         pack(low.x, low.y), pack(low.z, low.w), pack(high.x, high.y), pack(high.z, high.w)};
   }
-  *reinterpret_cast<uint32_t*>(room.queries + chunk_place(kRank / 8 + lane / 4, row, kFewHeads) +
-                               lane % 4 * 4) = pack(q.rope[0], q.rope[1]);
+  *reinterpret_cast<uint32_t*>(room.queries + chunk_place(kRank / 8 + lane / 4, row, kFew) + lane % 4 * 4) =
+      pack(q.rope[0], q.rope[1]);
 }
 
 // A lane's loads of fp8 rows under way: its chunk of each row, and a chunk of k_pe of every fourth row.
@@ -148,77 +148,88 @@ DSV32_DEVICE void store_keys(const Keys& keys, uint32_t scales, uint8_t* to, int
   }
 }
 
-// Scores [64 rows, 32 heads] of a block: a thread's s[4 j + 2 h + e] is row lane / 4 + 8 h of the warp's 16,
-// head 8 j + 2 (lane % 4) + e.
-using Scores = float[kFewHeads / 2];
+// Scores [64 rows, kFew heads] of a block: a thread's s[4 j + 2 h + e] is row lane / 4 + 8 h of the warp's
+// 16, head 8 j + 2 (lane % 4) + e.
+template <int kFew>
+using Scores = float[kFew / 2];
 
-DSV32_DEVICE void multiply_keys(const WeighRoom& room, int group, Scores& s) {
+template <int kFew>
+DSV32_DEVICE void multiply_keys(const WeighRoom<kFew>& room, int group, Scores<kFew>& s) {
   const uint64_t keys = wgmma_operand(shared_address(room.keys) + group * kBlockBytes);
   const uint64_t queries = wgmma_operand(shared_address(room.queries));
   DSV32_UNROLL for (float& sum : s) sum = 0;
   wgmma_begin();
   DSV32_UNROLL for (int step = 0; step < kRowLines * 4; ++step)  // 16 values, two chunks
-      wgmma<kFewHeads>(s, keys + step / 4 * (kBlockRows * kLine / 16) + step % 4 * 2,
-                       queries + step / 4 * (kFewHeads * kLine / 16) + step % 4 * 2);
+      wgmma<kFew>(s, keys + step / 4 * (kBlockRows * kLine / 16) + step % 4 * 2,
+                  queries + step / 4 * (kFew * kLine / 16) + step % 4 * 2);
   wgmma_commit();
   wgmma_wait();
 }
 
 // Converts scores to base 2, and those of rows from n on to -infinity. Stores each head's largest in the
 // warp's rows.
-DSV32_DEVICE void note_largest(Scores& s, float scale, int first_row, int n, WeighRoom& room, int group,
-                               int warp, int lane) {
+template <int kFew>
+DSV32_DEVICE void note_largest(Scores<kFew>& s, float scale, int first_row, int n, WeighRoom<kFew>& room,
+                               int group, int warp, int lane) {
+  constexpr int kKept = kFew / 32;  // heads of a lane
   const int row = first_row + warp * 16 + lane / 4;
-  float most[kFewHeads / 4];
-  DSV32_UNROLL for (int i = 0; i < kFewHeads / 4; ++i) {
+  float most[kFew / 4];
+  DSV32_UNROLL for (int i = 0; i < kFew / 4; ++i) {
     const float unit = scale * room.units[i / 2 * 8 + lane % 4 * 2 + i % 2];
     float &low = s[i / 2 * 4 + i % 2], &high = s[i / 2 * 4 + 2 + i % 2];
     low = row < n ? low * unit : -INFINITY;
     high = row + 8 < n ? high * unit : -INFINITY;
     most[i] = fmaxf(low, high);
   }
-  // Eight lanes have the same heads. In each of three rounds a lane keeps half of its heads: the last is
-  // number lane / 4.
-  DSV32_UNROLL for (int n_kept = kFewHeads / 8; n_kept > 0; n_kept /= 2) {
-    const bool is_upper = (lane & 4 * n_kept) != 0;
+  // Eight lanes have the same heads. In each of three rounds a lane keeps half of its heads: the last are
+  // those from kKept * (lane / 4) on.
+  DSV32_UNROLL for (int n_kept = 4 * kKept; n_kept >= kKept; n_kept /= 2) {
+    const int other = 4 * n_kept / kKept;
+    const bool is_upper = (lane & other) != 0;
     DSV32_UNROLL for (int i = 0; i < n_kept; ++i) {
       const float given = is_upper ? most[i] : most[i + n_kept], kept = is_upper ? most[i + n_kept] : most[i];
-      most[i] = fmaxf(kept, __shfl_xor_sync(0xffffffffu, given, 4 * n_kept));
+      most[i] = fmaxf(kept, __shfl_xor_sync(0xffffffffu, given, other));
     }
   }
-  room.largest[group][lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2][warp] = most[0];
+  DSV32_UNROLL for (int i = 0; i < kKept; ++i) {
+    const int number = lane / 4 * kKept + i;
+    room.largest[group][number / 2 * 8 + lane % 4 * 2 + number % 2][warp] = most[i];
+  }
 }
 
 // The block's largest score of a head, rounded up.
-DSV32_DEVICE float power_of(const WeighRoom& room, int group, int head) {
+template <int kFew>
+DSV32_DEVICE float power_of(const WeighRoom<kFew>& room, int group, int head) {
   const float4 of = *reinterpret_cast<const float4*>(room.largest[group][head]);
   return ceilf(fmaxf(fmaxf(of.x, of.y), fmaxf(of.z, of.w)));
 }
 
-// Converts scores to weights and stores them, a line for each head.
-DSV32_DEVICE void turn_weights(const Scores& s, WeighRoom& room, int group, int warp, int lane) {
-  uint32_t pairs[kFewHeads / 8][2];
-  DSV32_UNROLL for (int j = 0; j < kFewHeads / 8; ++j) {
+// Converts scores to weights and stores them, a line for each head, where the block's keys were.
+template <int kFew>
+DSV32_DEVICE void turn_weights(const Scores<kFew>& s, WeighRoom<kFew>& room, int group, int warp, int lane) {
+  uint32_t pairs[kFew / 8][2];
+  DSV32_UNROLL for (int j = 0; j < kFew / 8; ++j) {
     const int head = 8 * j + 2 * (lane % 4);
     const float zeros[2] = {power_of(room, group, head) - kDecodePower,
                             power_of(room, group, head + 1) - kDecodePower};
     DSV32_UNROLL for (int h = 0; h < 2; ++h) pairs[j][h] =
         pack_f16(exp2_fast(s[4 * j + 2 * h] - zeros[0]), exp2_fast(s[4 * j + 2 * h + 1] - zeros[1]));
   }
-  DSV32_UNROLL for (int j = 0; j < kFewHeads / 8; j += 2)
-      store_transposed(shared_address(room.weights[group]) +
+  DSV32_UNROLL for (int j = 0; j < kFew / 8; j += 2)
+      store_transposed(shared_address(room.keys[group]) +
                            chunk_place(2 * warp + lane / 8 % 2, 8 * (j + lane / 16) + lane % 8, 0),
                        pairs[j][0], pairs[j][1], pairs[j + 1][0], pairs[j + 1][1]);
 }
 
 // A warp writes the weights of 16 heads and a block as operand lines, their powers and the rounded weights'
 // sums, added in store_weights()'s order. at: the block's number over all tokens and head tiles.
-DSV32_DEVICE void store_lines(const WeighRoom& room, const Plan& plan, int64_t at, int group, int warp,
+template <int kFew>
+DSV32_DEVICE void store_lines(const WeighRoom<kFew>& room, const Plan& plan, int64_t at, int group, int warp,
                               int lane) {
-  uint4* out = plan.weights + at * kFewChunks + warp * kOperandLines * 32 + lane;
+  uint4* out = plan.weights + at * kFewChunks<kFew> + warp * kOperandLines * 32 + lane;
   uint32_t lines[kOperandLines][4];
   DSV32_UNROLL for (int line = 0; line < kOperandLines; ++line) load_matrices(
-      lines[line], shared_address(room.weights[group]) +
+      lines[line], shared_address(room.keys[group]) +
                        chunk_place(2 * line + lane / 16, 16 * warp + lane / 8 % 2 * 8 + lane % 8, 0));
   float sum[2] = {0, 0};
   DSV32_UNROLL for (int line = 0; line < kOperandLines; ++line) {
@@ -230,30 +241,31 @@ DSV32_DEVICE void store_lines(const WeighRoom& room, const Plan& plan, int64_t a
   }
   sum[0] = quad_sum(sum[0]), sum[1] = quad_sum(sum[1]);
   const int h = lane % 4, head = 16 * warp + lane / 4 + 8 * h;
-  if (h < 2) plan.powers[at * kFewHeads + head] = {power_of(room, group, head), h ? sum[1] : sum[0]};
+  if (h < 2) plan.powers[at * kFew + head] = {power_of(room, group, head), h ? sum[1] : sum[0]};
 }
 #endif
 
 // As mla_weigh_kernel: weights 2^(scale log2(e) (q_c . c_j + q_pe . k_pe_j) - power) of the selected rows j.
-// CTA: one token, 32 heads, two blocks of 64 rows. Each of 16 warps loads eight rows and two queries; then
-// four warps per block multiply rows (M) by heads (N), so that no product is padded, and transpose the
+// CTA: one token, kFew heads, two blocks of 64 rows. Each of 16 warps loads eight rows and kFew / 16 queries;
+// then four warps per block multiply rows (M) by heads (N), so that no product is padded, and transpose the
 // weights: the second kernel has heads as M. The second kernel may start when the selection is complete.
 // Older queries are read before the wait. Bound: one token has 64 CTAs; each loads 84 KB of rows (fp8) and 74
 // KB of queries, 2500 cycles at a multiprocessor's 64 bytes per cycle.
-template <KvType kKv>
+template <KvType kKv, int kFew>
 __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t few_room[];
-  auto& room = *reinterpret_cast<WeighRoom*>(few_room);
+  auto& room = *reinterpret_cast<WeighRoom<kFew>*>(few_room);
+  constexpr int kQueries = kFew / kFewWarps;  // of a warp
   const int lane = threadIdx.x % 32, warp = uniform_warp();
   const int n_shares = (plan.n_most_blocks + kWeighBlocks - 1) / kWeighBlocks;
   const int tile = blockIdx.x % plan.n_head_tiles;
   const int first_block = blockIdx.x / plan.n_head_tiles % n_shares * kWeighBlocks;
   const int64_t t = blockIdx.x / plan.n_head_tiles / n_shares, seq = op.step.seq[t];
   if (!op.are_queries_older) wait_for_inputs();
-  Query queries[kWeighQueries];
-  DSV32_UNROLL for (int i = 0; i < kWeighQueries; ++i) queries[i] =
-      load_query(op, t, tile * kFewHeads + warp * kWeighQueries + i, lane);
+  Query queries[kQueries];
+  DSV32_UNROLL for (int i = 0; i < kQueries; ++i) queries[i] =
+      load_query(op, t, tile * kFew + warp * kQueries + i, lane);
   if (op.are_queries_older) wait_for_inputs();
   let_next_start();
   const int n = __ldcg(op.n_selected + t);
@@ -267,27 +279,26 @@ __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Att
   Keys arriving;
   ask_keys<kKv>(plan.rows, static_cast<int32_t>(place.id), arriving, keys, first_row, lane);
   const uint32_t scales = kKv == KvType::fp8 ? ask_scales(op, plan.page_bytes, page, place) : 0;
-  DSV32_UNROLL for (int i = 0; i < kWeighQueries; ++i)
-      store_query(queries[i], room, warp * kWeighQueries + i, lane);
+  DSV32_UNROLL for (int i = 0; i < kQueries; ++i) store_query(queries[i], room, warp * kQueries + i, lane);
   store_keys<kKv>(arriving, scales, keys, first_row, lane);
   fence_async_proxy();
   __syncthreads();
 
   const int group = warp / 4, block = first_block + group;
   if (group >= kWeighBlocks || block * kBlockRows >= n) return;
-  Scores s;
+  Scores<kFew> s;
   multiply_keys(room, group, s);
   note_largest(s, op.scale * 1.44269504f, block * kBlockRows, n, room, group, warp % 4, lane);
   sync_at<kGroupThreads>(kFirstBlockBarrier + group);
   turn_weights(s, room, group, warp % 4, lane);
   sync_at<kGroupThreads>(kFirstBlockBarrier + group);
-  if (warp % 4 >= kFewHeads / 16) return;
+  if (warp % 4 >= kFew / 16) return;
   store_lines(room, plan, (t * plan.n_head_tiles + tile) * plan.n_most_blocks + block, group, warp % 4, lane);
 #else
   __trap();
 #endif
 }
-static_assert(sizeof(WeighRoom) <= kMostSharedBytes);
+static_assert(sizeof(WeighRoom<64>) <= kMostSharedBytes);
 
 }  // namespace
 }  // namespace dsv32::cuda

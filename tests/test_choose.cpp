@@ -95,9 +95,11 @@ BOOST_AUTO_TEST_CASE(attention_and_its_positions) {
   BOOST_TEST(choose_head_tiles(2048, 16, 132) == 1);
   BOOST_TEST(choose_head_tiles(8, 128, 132) == 1);
   BOOST_TEST(choose_head_tiles(40, 128, 132) == 2);
-  BOOST_TEST(attends_few(2, 128, 2048, 132));
-  BOOST_TEST(!attends_few(3, 128, 2048, 132));
-  BOOST_TEST(!attends_few(1, 128, 2112, 132));
+  BOOST_TEST(choose_few_heads(1, 128, 2048, 132) == 32);
+  BOOST_TEST(choose_few_heads(2, 128, 2048, 132) == 64);
+  BOOST_TEST(choose_few_heads(4, 128, 2048, 132) == 64);
+  BOOST_TEST(choose_few_heads(5, 128, 2048, 132) == 0);
+  BOOST_TEST(choose_few_heads(1, 128, 2112, 132) == 0);
   BOOST_TEST(widens_rows(163840, 640));  // V3.2's longest prompt
   BOOST_TEST(!widens_rows(163841, 640));
   BOOST_TEST(widens_rows(kMostWideRows, 2048));

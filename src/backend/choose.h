@@ -139,10 +139,13 @@ constexpr int choose_head_tiles(int64_t n_shares, int64_t n_heads, int n_sms) {
   return n;
 }
 
-// Whether decode of so few tokens uses mla_few.cu: each of its blocks of 32 heads and 32 columns needs its
-// own multiprocessor and holds all rows of a token.
-constexpr bool attends_few(int64_t n_tokens, int64_t n_heads, int64_t n_rows, int n_sms) {
-  return n_rows <= 2048 && n_tokens * ((n_heads + 31) / 32) * 16 <= n_sms;
+// The heads of a block of mla_few.cu in decode of so few tokens; 0: mla_decode.cu. A block has 32 columns,
+// holds all rows of a token and needs its own multiprocessor. With 32 heads the second kernel's blocks begin
+// beside the first's, if both have room.
+constexpr int64_t choose_few_heads(int64_t n_tokens, int64_t n_heads, int64_t n_rows, int n_sms) {
+  const auto n_blocks = [&](int64_t n) { return n_tokens * ((n_heads + n - 1) / n) * 16; };
+  if (n_rows > 2048) return 0;
+  return 2 * n_blocks(32) <= n_sms ? 32 : n_blocks(64) <= n_sms ? 64 : 0;
 }
 
 // The most rows that have room as fp16 in a Hopper's scratch memory: more than V3.2's 163 840 positions.
