@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(kBoundThreads) store_bounds_kernel(StepTokens 
         __fdiv_rn(__int_as_float(most[tile]), kMostSteps);
 }
 
-constexpr int kBoundHeads = 32, kBoundWarps = 8, kWarpSpans = 16, kRounds = 2;
-constexpr int kBlockSpans = kBoundWarps * kWarpSpans * kRounds;
+constexpr int kBoundHeads = 32, kBoundWarps = 8, kWarpSpans = 16;
+constexpr int kBlockSpans = kBoundWarps * kWarpSpans;
 
 // Two neighbouring bounds, in steps, as bf16: exact.
 DSV32_DEVICE uint32_t steps_to_bf16(uint32_t byte) {
@@ -96,33 +96,66 @@ DSV32_DEVICE uint32_t negative_part(uint32_t pair) {
 }
 
 // A head's queries in shared memory; 16 bytes more make a warp's loads hit different banks.
-DSV32_DEVICE int64_t query_stride(int64_t n) { return n + 8; }
+DSV32_DEVICE int query_stride(int n) { return n + 8; }
 
+// Loads a block's queries; zeros past the last head. A warp loads every eighth head, two values a lane.
 DSV32_DEVICE void load_queries(const QuestScores& op, int64_t t, int64_t first_head, __nv_bfloat16* queries) {
-  const int64_t rank = op.cache.layout.kv_lora_rank, n = op.cache.layout.row_values();
-  for (int64_t at = threadIdx.x; at < kBoundHeads * n; at += 32 * kBoundWarps) {
-    const int64_t own = at / n, i = at % n, h = first_head + own;
-    float q = 0;
-    if (h < op.n_heads)
-      q = i < rank ? op.q_c[(t * op.n_heads + h) * rank + i]
-                   : op.q_pe[t * op.q_pe_token_stride + h * op.q_pe_head_stride + i - rank];
-    queries[own * query_stride(n) + i] = __float2bfloat16_rn(q);
+  const int rank = static_cast<int>(op.cache.layout.kv_lora_rank),
+            n = static_cast<int>(op.cache.layout.row_values());
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  DSV32_UNROLL for (int own = 0; own < kBoundHeads; own += kBoundWarps) {
+    const int64_t h = first_head + own + warp;
+    const float* latent = op.q_c + (t * op.n_heads + h) * rank;
+    const float* rope = op.q_pe + t * op.q_pe_token_stride + h * op.q_pe_head_stride - rank;
+    __nv_bfloat16* to = queries + (own + warp) * query_stride(n);
+#pragma unroll 9
+    for (int i = 2 * lane; i < n; i += 64) {
+      float2 q = {0, 0};
+      if (h < op.n_heads) q = i < rank ? float2{latent[i], latent[i + 1]} : float2{rope[i], rope[i + 1]};
+      *reinterpret_cast<__nv_bfloat162*>(to + i) = __floats2bfloat162_rn(q.x, q.y);
+    }
   }
 }
 
-// sums [2 x 16 heads, 2 x 8 spans] = products of the values [first, end) of a tile of queries and bounds, in
-// steps. Value 16 (lane % 4) + 4 j + i of a tile is in product j of the lane: whole words of queries and
-// bytes of bounds.
-DSV32_DEVICE void multiply_tile(const __nv_bfloat16* queries, int64_t n, int64_t first, int64_t end,
-                                const uint8_t* const (&bounds)[2], int lane, float (&sums)[2][2][4]) {
-  const int64_t own = first + lane % 4 * 16;
-  const bool is_there = own < end;
-  uint2 sides[2][2] = {};  // spans, largest | smallest
-  uint4 q[4][2] = {};      // of head lane / 4 + 8 i: 16 values
-  DSV32_UNROLL for (int s = 0; s < 2; ++s) {
-    DSV32_UNROLL for (int side = 0; side < 2; ++side) if (is_there) sides[s][side] =
-        *reinterpret_cast<const uint2*>(bounds[s] + (side * n + own) / 2);
+// A lane's part of a tile of two spans' bounds: of each side 16 values of the spans lane / 4 and lane / 4 +
+// 8, and the steps of the spans lane % 4 * 2 + e and those + 8, whose sums are the lane's.
+struct BoundsOfTile {
+  uint2 sides[2][2];  // spans, largest | smallest
+  float steps[2][2];
+};
+
+// Where a warp's bounds lie: of the spans as in BoundsOfTile.
+struct BoundsOfSpans {
+  const uint8_t* values[2];
+  const float* steps[2][2];
+
+  DSV32_DEVICE BoundsOfSpans(const QuestScores& op, int64_t seq, int64_t first, int64_t n_spans, int lane) {
+    const auto find = [&](int64_t span) {
+      return span_bounds(op.cache, seq, min(first + span, n_spans - 1));
+    };
+    DSV32_UNROLL for (int s = 0; s < 2; ++s) {
+      values[s] = find(lane / 4 + 8 * s);
+      DSV32_UNROLL for (int e = 0; e < 2; ++e) steps[s][e] =
+          reinterpret_cast<const float*>(find(8 * s + lane % 4 * 2 + e) + op.cache.layout.steps_offset());
+    }
   }
+  // own: the first of the lane's 16 values; is_there: whether they are in the tile.
+  DSV32_DEVICE BoundsOfTile load(int tile, int own, bool is_there, int n) const {
+    BoundsOfTile bounds = {};
+    DSV32_UNROLL for (int s = 0; s < 2; ++s) {
+      DSV32_UNROLL for (int side = 0; side < 2; ++side) if (is_there) bounds.sides[s][side] =
+          *reinterpret_cast<const uint2*>(values[s] + (side * n + own) / 2);
+      DSV32_UNROLL for (int e = 0; e < 2; ++e) bounds.steps[s][e] = steps[s][e][tile];
+    }
+    return bounds;
+  }
+};
+
+// sums [2 x 16 heads, 2 x 8 spans] = products of a tile of queries and bounds, in steps. Value 16 (lane % 4)
+// + 4 j + i of the tile is in product j of the lane: whole words of queries and bytes of bounds.
+DSV32_DEVICE void multiply_tile(const __nv_bfloat16* queries, int n, int own, bool is_there,
+                                const uint2 (&sides)[2][2], int lane, float (&sums)[2][2][4]) {
+  uint4 q[4][2] = {};  // of head lane / 4 + 8 i: 16 values
   DSV32_UNROLL for (int i = 0; i < 4; ++i) {
     const auto* from = reinterpret_cast<const uint4*>(queries + (lane / 4 + 8 * i) * query_stride(n) + own);
     if (is_there) q[i][0] = from[0], q[i][1] = from[1];
@@ -150,57 +183,54 @@ DSV32_DEVICE void multiply_tile(const __nv_bfloat16* queries, int64_t n, int64_t
 }
 
 // bounds[t, h, p] = scale * (q+ . largest[p] + q- . smallest[p]), q+ and q- the positive and the negative
-// part. A block has a token, 32 heads and 256 spans; a warp multiplies 32 heads by 16 spans, twice. Queries
-// lie in shared memory as bf16; steps are decoded to bf16 in registers. Bound by decoding: about 240
-// instructions for 64 values of 32 heads and 16 spans.
-__global__ void __launch_bounds__(32 * kBoundWarps) bound_spans_kernel(QuestScores op) {
+// part. A block has a token, 32 heads and 128 spans; a warp multiplies 32 heads by 16 spans. Queries lie in
+// shared memory as bf16; steps are decoded to bf16 in registers. A tile is loaded while the one before is
+// multiplied. Bound by latency: 30 us at 32K and 32 at 128K (H100, 2026-11-27), where decoding takes about
+// 240 instructions for 64 values of 32 heads and 16 spans.
+__global__ void __launch_bounds__(32 * kBoundWarps, 2) bound_spans_kernel(QuestScores op) {
   extern __shared__ __align__(16) uint8_t room[];
   auto* queries = reinterpret_cast<__nv_bfloat16*>(room);
   const CacheLayout& layout = op.cache.layout;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t t = blockIdx.z, n = layout.row_values(), rank = layout.kv_lora_rank;
-  const int64_t n_spans = op.step.pos[t] / kSpanTokens, seq = op.step.seq[t];
-  const int64_t first_head = int64_t{blockIdx.y} * kBoundHeads,
-                first_span = int64_t{blockIdx.x} * kBlockSpans;
+  const int n = static_cast<int>(layout.row_values()), rank = static_cast<int>(layout.kv_lora_rank),
+            n_tiles = static_cast<int>(layout.n_steps());
+  const int n_latent_tiles = (rank + int{kBoundTile} - 1) / int{kBoundTile};
   wait_for_inputs();
+  const int64_t t = blockIdx.z, n_spans = op.step.pos[t] / kSpanTokens, seq = op.step.seq[t];
+  const int64_t first_head = int64_t{blockIdx.y} * kBoundHeads,
+                first_span = int64_t{blockIdx.x} * kBlockSpans, first = first_span + warp * kWarpSpans;
   if (first_span >= n_spans) return;
+  const BoundsOfSpans bounds(op, seq, first, n_spans, lane);
+  const auto first_of = [&](int tile) {
+    return tile < n_latent_tiles ? tile * int{kBoundTile} : rank + (tile - n_latent_tiles) * int{kBoundTile};
+  };
+  const auto own_of = [&](int tile) { return first_of(tile) + lane % 4 * 16; };
+  const auto is_there = [&](int tile) { return own_of(tile) < (tile < n_latent_tiles ? rank : n); };
+  const auto load = [&](int tile) { return bounds.load(tile, own_of(tile), is_there(tile), n); };
+  BoundsOfTile next = load(0);
   load_queries(op, t, first_head, queries);
   __syncthreads();
-  DSV32_NO_UNROLL for (int round = 0; round < kRounds; ++round) {
-    const int64_t first = first_span + (round * kBoundWarps + warp) * kWarpSpans;
-    if (first >= n_spans) return;
-    const uint8_t* bounds[2];  // of the spans lane / 4 and lane / 4 + 8
-    DSV32_UNROLL for (int s = 0; s < 2; ++s) bounds[s] =
-        span_bounds(op.cache, seq, min(first + lane / 4 + 8 * s, n_spans - 1));
-    const float* steps[2][2];  // of the spans lane % 4 * 2 + e + 8 s, whose sums are the lane's
-    DSV32_UNROLL for (int s = 0; s < 2; ++s) {
-      DSV32_UNROLL for (int e = 0; e < 2; ++e) steps[s][e] = reinterpret_cast<const float*>(
-          span_bounds(op.cache, seq, min(first + 8 * s + lane % 4 * 2 + e, n_spans - 1)) +
-          layout.steps_offset());
-    }
-    float totals[2][2][4] = {};
-    int tile = 0;
-    DSV32_NO_UNROLL for (int64_t at = 0, end; at < n; at = end, ++tile) {
-      end = min(at + kBoundTile, at < rank ? rank : n);
-      float sums[2][2][4] = {};
-      multiply_tile(queries, n, at, end, bounds, lane, sums);
-      DSV32_UNROLL for (int s = 0; s < 2; ++s) {
-        DSV32_UNROLL for (int e = 0; e < 2; ++e) {
-          const float step = steps[s][e][tile];
-          DSV32_UNROLL for (int i = 0; i < 4; ++i) totals[i / 2][s][i % 2 * 2 + e] +=
-              sums[i / 2][s][i % 2 * 2 + e] * step;
-        }
-      }
-    }
+  float totals[2][2][4] = {};
+  DSV32_NO_UNROLL for (int tile = 0; tile < n_tiles; ++tile) {
+    const BoundsOfTile here = next;
+    next = load(min(tile + 1, n_tiles - 1));
+    float sums[2][2][4] = {};
+    multiply_tile(queries, n, own_of(tile), is_there(tile), here.sides, lane, sums);
     DSV32_UNROLL for (int s = 0; s < 2; ++s) {
       DSV32_UNROLL for (int e = 0; e < 2; ++e) {
-        const int64_t span = first + 8 * s + lane % 4 * 2 + e;
-        DSV32_UNROLL for (int i = 0; i < 4; ++i) {
-          const int64_t h = first_head + lane / 4 + 8 * i;
-          if (h < op.n_heads && span < n_spans)
-            op.bounds[(t * op.n_heads + h) * op.scores_stride + span] =
-                op.scale * totals[i / 2][s][i % 2 * 2 + e];
-        }
+        DSV32_UNROLL for (int i = 0; i < 4; ++i) totals[i / 2][s][i % 2 * 2 + e] +=
+            sums[i / 2][s][i % 2 * 2 + e] * here.steps[s][e];
+      }
+    }
+  }
+  DSV32_UNROLL for (int s = 0; s < 2; ++s) {
+    DSV32_UNROLL for (int e = 0; e < 2; ++e) {
+      const int64_t span = first + 8 * s + lane % 4 * 2 + e;
+      DSV32_UNROLL for (int i = 0; i < 4; ++i) {
+        const int64_t h = first_head + lane / 4 + 8 * i;
+        if (h < op.n_heads && span < n_spans)
+          op.bounds[(t * op.n_heads + h) * op.scores_stride + span] =
+              op.scale * totals[i / 2][s][i % 2 * 2 + e];
       }
     }
   }
