@@ -147,6 +147,21 @@ class CudaBackend : public Backend {
     if (target != host) std::memcpy(host, target, n_bytes);
   }
 
+  std::unique_ptr<Milestone> milestone() override {
+    struct Reached : Milestone {
+      void wait() override {
+        event.wait();
+        if (host) host->check();
+      }
+      cuda::Event event;
+      cuda::HostExperts* host = nullptr;
+    };
+    join();
+    auto milestone = std::make_unique<Reached>();
+    milestone->event.record(stream_), milestone->host = host_.get();
+    return milestone;
+  }
+
   MemoryInfo memory_info(Place place) const override {
     if (place == Place::host)
       return {total_host_memory(), host_memory_.n_bytes_allowed(available_host_memory()),
@@ -324,7 +339,10 @@ class CudaBackend : public Backend {
     if (window.n_bytes_left() > workspace_.n_bytes_left()) here.workspace = &window;
     cuda::run_experts_prefill(op, here);
   }
-  void sample(const Sample& op) override { cuda::sample(op, launch()); }
+  void sample(const Sample& op) override {
+    pinned_.wait(op.out), pinned_.wait(op.top);
+    cuda::sample(op, launch());
+  }
   // The receiver's stream copies, after its present work. The sender's stream waits for the copy before it
   // writes its states again.
   void hand_over(const HandOver& op) override {

@@ -30,6 +30,7 @@ class Event {
   Event& operator=(const Event&) = delete;
   void record(cudaStream_t stream) const { CUDA_CHECK(cudaEventRecord(event_, stream)); }
   void hold(cudaStream_t stream) const { CUDA_CHECK(cudaStreamWaitEvent(stream, event_)); }
+  void wait() const { CUDA_CHECK(cudaEventSynchronize(event_)); }
   // Later work of `after` starts when the present work of `before` is done.
   void order(cudaStream_t before, cudaStream_t after) const { record(before), hold(after); }
 

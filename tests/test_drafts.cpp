@@ -1,8 +1,8 @@
 // Answers with drafts are the answers without: the same text, tokens and log-probabilities, byte for byte,
 // whatever is guessed. 300 random requests of every kind are answered alone without a block, and then with 1
 // to 3 guesses in each step, in batches of 1 to 8, with buffers from the least on, in pools that are too
-// small for all of them, as resumed talks. Guesses are the block's own, or forced: all right, all wrong,
-// random.
+// small for all of them, as resumed talks, on several devices. Guesses are the block's own, or forced: all
+// right, all wrong, random.
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <memory>
@@ -13,6 +13,7 @@
 #include "engine/loop.h"
 #include "gguf/random_weights.h"
 #include "tests/support/generate_by_hand.h"
+#include "tests/support/island_backend.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tiny_file.h"
 #include "tests/support/tiny_sequence.h"
@@ -140,6 +141,7 @@ struct Setup {
   bool has_cache = false;                   // sequences share pages
   // Tokens of the pools; nothing: enough. Where they are few, sequences begin anew, are suspended or shrink.
   std::optional<int64_t> n_rows = {}, n_keys = {}, n_slots = {};
+  int n_devices = 1;  // on several there are no guesses while several sequences decode
 };
 
 // Answers all requests with drafts, and compares.
@@ -188,6 +190,8 @@ class Drafting {
     options.pool = setup_.n_rows.value_or(kContext * setup_.batch), options.keys = setup_.n_keys;
     options.topk_buffer = setup_.topk_buffer, options.slots = setup_.n_slots;
     if (setup_.has_cache) options.cache.emplace();
+    for (int i = 0; setup_.n_devices > 1 && i < setup_.n_devices; ++i)
+      options.backends.push_back(std::make_shared<IslandBackend>()), options.gpus.push_back(i);
     return options;
   }
 
@@ -225,6 +229,8 @@ class Drafting {
 
   void check_counts() const {
     BOOST_TEST(n_interrupted_ > 0);
+    BOOST_TEST(engine_.backends().size() == static_cast<size_t>(setup_.n_devices));
+    if (setup_.n_devices > 1) return;
     BOOST_TEST(n_guessed_ > std::ssize(asked()));
     BOOST_TEST((n_accepted_ >= 0 && n_accepted_ < n_guessed_));
     if (setup_.guesses == Guesses::are_right) BOOST_TEST(10 * n_accepted_ > 8 * n_guessed_);
@@ -262,6 +268,14 @@ BOOST_AUTO_TEST_CASE(answers_in_small_pools) {
   Drafting({3, Guesses::are_random, 4, {}, false, kContext}).answer_together();
   Drafting({3, Guesses::are_right, 4, 64, false, {}, kContext}).answer_together();
   Drafting({2, Guesses::are_random, 4, 128, true, {}, {}, 192}).answer_together();
+}
+
+// Each device has a group of sequences.
+BOOST_AUTO_TEST_CASE(answers_of_batches_on_several_devices) {
+  Drafting({.n_guesses = 0, .batch = 8, .has_cache = true, .n_devices = 2}).answer_together();
+  Drafting({.n_guesses = 2, .batch = 5, .topk_buffer = 64, .n_devices = 2}).answer_together();
+  Drafting({0, Guesses::are_the_blocks, 4, {}, false, kContext, {}, {}, 2}).answer_together();
+  Drafting({0, Guesses::are_the_blocks, 4, 64, false, {}, kContext, {}, 2}).answer_together();
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,7 +1,10 @@
 // An engine over several devices, with experts in host memory or not: where things lie changes no answer and
 // nothing of what is remembered.
+#include <array>
 #include <boost/test/unit_test.hpp>
+#include <thread>
 
+#include "engine/loop.h"
 #include "tests/support/island_backend.h"
 #include "tests/support/known_prompt.h"
 #include "tests/support/sanitized.h"
@@ -190,6 +193,38 @@ BOOST_AUTO_TEST_CASE(sequences_end_while_their_prompts_are_under_way) {
   BOOST_TEST(engine->forward().n_under_way(sequence.cached()) == 0);
   BOOST_TEST(sequence.hold(random_tokens(5, 6)) == 0);
   BOOST_TEST(sequence.hold(prompt) == 128);
+}
+
+// While a group's step waits in the second stage, the next group's step has left the first.
+BOOST_AUTO_TEST_CASE(groups_of_sequences_are_in_different_stages) {
+  const GgufFile file(tiny_path());
+  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
+  EngineOptions options;
+  options.max_seqs = 2;
+  const auto engine = open(file, {2, 0}, options);
+  auto& second = dynamic_cast<IslandBackend&>(*engine->backends()[1]);
+  Loop& loop = engine->loop();
+  std::array<int64_t, 2> n_taken{};
+  loop.set_drawer([&](const Sequence& sequence, int64_t, int32_t) {
+    ++n_taken[static_cast<size_t>(sequence.number)];
+    return 7;
+  });
+  GenerationOptions generation;
+  generation.max_tokens = 40, generation.thinking = false;
+  Listener silent;
+  for (uint64_t i = 0; i < 2; ++i)
+    loop.add({nullptr, tokenizer.get(), random_tokens(9, i), generation}, silent);
+  while (n_taken[0] < 3 || n_taken[1] < 3) BOOST_REQUIRE(loop.turn());
+  while (second.n_in_flight() > 0) std::this_thread::yield();
+  second.hold();
+  while (second.n_in_flight() == 0) BOOST_REQUIRE(loop.turn());
+  const size_t of_one_step = second.n_in_flight();
+  while (second.n_in_flight() == of_one_step) BOOST_REQUIRE(loop.turn());
+  BOOST_TEST(second.n_in_flight() == 2 * of_one_step);
+  second.let_go();
+  while (loop.turn()) continue;
+  for (const int64_t n : n_taken) BOOST_TEST(n == 40);
+  for (int64_t i = 0; i < 2; ++i) BOOST_TEST(loop.take(i).n_completion_tokens == 40);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

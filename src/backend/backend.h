@@ -358,6 +358,13 @@ class Recording {
   virtual void replay() = 0;  // enqueues the operations
 };
 
+// A point behind work that was enqueued.
+class Milestone {
+ public:
+  virtual ~Milestone() = default;
+  virtual void wait() = 0;  // until that work is done; not for what was enqueued later
+};
+
 class Backend;
 
 // y on another device = x. y is written after all work enqueued on `to` before; work enqueued on `to`
@@ -402,7 +409,8 @@ class Backend {
   virtual void free(Place place, void* memory) = 0;
   virtual void upload(void* device, const void* host, size_t n_bytes) = 0;
   virtual void download(void* host, const void* device,
-                        size_t n_bytes) = 0;  // waits for all work, even with 0 bytes
+                        size_t n_bytes) = 0;           // waits for all work, even with 0 bytes
+  virtual std::unique_ptr<Milestone> milestone() = 0;  // behind all work enqueued so far
   virtual MemoryInfo memory_info(Place place) const = 0;
   // Memory for weights, freed with the backend; products may read past its end. Place::host: for experts that
   // stay in host memory. Each n_part_bytes there (an expert's matrix) are divided over the NUMA nodes

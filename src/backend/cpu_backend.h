@@ -43,6 +43,7 @@ class CpuBackend : public Backend {
   void free(Place place, void* memory) override;
   void upload(void* device, const void* host, size_t n_bytes) override;
   void download(void* host, const void* device, size_t n_bytes) override;
+  std::unique_ptr<Milestone> milestone() override;
   MemoryInfo memory_info(Place place) const override;
   uint8_t* alloc_weights(Place place, size_t n_bytes, size_t n_part_bytes) override;
   void set_interrupt(const std::function<bool()>* is_interrupted) override {

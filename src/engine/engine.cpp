@@ -106,7 +106,7 @@ Engine::Engine(const ModelSource& source, const EngineOptions& options, const Be
       std::make_unique<Forward>(stages, args_, weights_, *cache_,
                                 StageSizes{plan_.chunk, plan_.cache.max_context, plan_.expert_window_bytes});
   constraints_ = std::make_unique<Constraints>(options.n_threads);
-  sampler_ = std::make_unique<RowSampler>(*backends_.back(), plan_.cache.max_step_tokens());
+  sampler_ = std::make_unique<RowSampler>(*backends_.back(), n_group_rows() * std::ssize(plan_.stages));
   loop_ = std::make_unique<Loop>(*this, !options.n_guesses);
   if (file_) warnings_ = warnings_about(*file_, args_, options);
   check_file();

@@ -71,6 +71,11 @@ class Engine {
   const std::vector<std::string>& warnings() const { return warnings_; }
   Forward& forward() { return *forward_; }
   RowSampler& sampler() { return *sampler_; }
+  // Rows of the sampler for each group of sequences, as many groups as stages.
+  int64_t n_group_rows() const {
+    const int64_t n_stages = std::ssize(plan_.stages);
+    return (plan_.cache.max_step_tokens() + n_stages - 1) / n_stages;
+  }
   Constraints& constraints() { return *constraints_; }
   LatentCache& cache() { return *cache_; }
   Loop& loop() { return *loop_; }

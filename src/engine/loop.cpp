@@ -38,6 +38,11 @@ GenerationResult Loop::take(int64_t request) {
 void Loop::drop(int64_t request) {
   const auto found = find(request);
   if (found == sequences_.end()) return;
+  try {
+    land_all();
+  } catch (...) {
+    flights_.clear();  // the next step meets the error again
+  }
   stop_waiting(**found);
   sequences_.erase(found);
 }
@@ -67,11 +72,18 @@ void Loop::stop_waiting(const Sequence& sequence) {
   if (prefixes && sequence.phase == Phase::waits_for_disk) prefixes->end_reading();
 }
 
-bool Loop::turn() {
+bool Loop::turn() try {
+  if (must_land()) land_all();
   end_interrupted();
   begin_ready(false);
   close_done();  // frees room for requests that wait
   const StepPlan plan = this->plan();
+  if (!flights_.empty() && !is_steady(plan)) {
+    land_all();
+    engine_.check_file();
+    close_done();
+    return true;
+  }
   carry_out(plan);
   std::vector<Sequence*> stepping;
   for (const size_t i : plan.requests)
@@ -84,7 +96,7 @@ bool Loop::turn() {
     try {
       sequence.read_prompt();
       if (sequence.phase == Phase::decodes) end_interrupted();
-      if (sequence.phase == Phase::decodes) draw(stepping);
+      if (sequence.phase == Phase::decodes) take_tokens(draw(stepping, 0));
       rest_if_done(sequence);
     } catch (...) {
       fail(sequence);
@@ -94,6 +106,9 @@ bool Loop::turn() {
   engine_.check_file();  // before requests end: no answer may come from a file that has changed
   close_done();
   return true;
+} catch (...) {
+  flights_.clear();
+  throw;
 }
 
 void Loop::end_interrupted() {
@@ -143,9 +158,9 @@ void Loop::rest_if_done(Sequence& sequence) {
   if (sequence.phase == Phase::is_done) attempt(sequence, [&] { sequence.rest(); });
 }
 
-// First reserves room for each sequence's token: a sequence without room ends, and the others go on. Sorted
-// by their pages in the pool, so that rows are fetched by rising addresses.
-void Loop::decode(std::vector<Sequence*> sequences) {
+// Reserves room for each sequence's token: a sequence without room ends. Returns the others, sorted by their
+// pages in the pool, so that rows are fetched by rising addresses.
+std::vector<Sequence*> Loop::make_room(std::vector<Sequence*> sequences) {
   std::ranges::sort(sequences, {}, [](const Sequence* sequence) -> const std::vector<int32_t>& {
     return sequence->cached().row_pages();
   });
@@ -156,6 +171,13 @@ void Loop::decode(std::vector<Sequence*> sequences) {
     rest_if_done(*sequence);
     if (sequence->phase != Phase::is_done) stepping.push_back(sequence);
   }
+  return stepping;
+}
+
+void Loop::decode(std::vector<Sequence*> sequences) {
+  const int64_t n = n_groups(std::ssize(sequences));
+  if (n > 1 || !flights_.empty()) return fly(sequences, n);
+  const std::vector<Sequence*> stepping = make_room(std::move(sequences));
   if (stepping.empty()) return;
   const auto start = std::chrono::steady_clock::now();
   const int64_t n_guesses = guess(stepping);
@@ -166,7 +188,7 @@ void Loop::decode(std::vector<Sequence*> sequences) {
     step.sequences.resize(step.tokens.size(), &sequence->cached());
   }
   engine_.forward().run(std::move(step));
-  const Verified verified = draw(stepping);
+  const Verified verified = take_tokens(draw(stepping, 0));
   pace_.note(std::ssize(stepping), n_guesses, verified, seconds_since(start));
 }
 
@@ -212,16 +234,16 @@ void Loop::guess_next(std::span<Sequence* const> sequences, int64_t nth) {
     rows.push_back({sequence, nth});
   }
   engine_.forward().guess(std::move(cached), std::move(tokens), nth);
-  sample(rows, -1);
-  for (const Row& row : rows) {
+  for (const Row& row : take_drawing(begin_drawing(std::move(rows), -1, 0))) {
     const int32_t token = row.drawn.chosen.id;
     if (!row.error && row.drawn.is_finite)
       row.sequence->guess(guesser_ ? guesser_(*row.sequence, nth, token) : token);
   }
 }
 
-// How tokens are to be drawn from the rows. Masks are made here, while a GPU still computes the step.
-std::vector<SampleRule> Loop::rules_of(std::span<Row> rows) {
+// How tokens are to be drawn from the rows, as the sampler's rows from `first` on. Masks are made here, while
+// a GPU still computes the step.
+std::vector<SampleRule> Loop::rules_of(std::span<Row> rows, int64_t first) {
   std::vector<SampleRule> rules;
   std::vector<WantedMask> masks;
   std::vector<size_t> masked;  // whose they are
@@ -230,7 +252,7 @@ std::vector<SampleRule> Loop::rules_of(std::span<Row> rows) {
     if (!row.sequence->has_constraint()) continue;
     masked.push_back(rules.size() - 1);
     masks.push_back(row.sequence->wanted_mask(
-        engine_.sampler().mask_of(std::ssize(rules) - 1, engine_.args().vocab_size), row.ahead));
+        engine_.sampler().mask_of(first + std::ssize(rules) - 1, engine_.args().vocab_size), row.ahead));
   }
   if (!masks.empty()) engine_.constraints().write(masks);
   for (size_t i = 0; i < masks.size(); ++i) {
@@ -240,17 +262,21 @@ std::vector<SampleRule> Loop::rules_of(std::span<Row> rows) {
   return rules;
 }
 
-// Draws a token from each row of the last step's logits.
-void Loop::sample(std::span<Row> rows, int64_t n_top) {
-  const std::vector<SampleRule> rules = rules_of(rows);
-  std::vector<TokenRecord> drawn =
-      engine_.sampler().sample(engine_.forward().logits_row(0), engine_.args().vocab_size, rules, n_top);
-  for (size_t i = 0; i < rows.size(); ++i) rows[i].drawn = std::move(drawn[i]);
+// Begins to draw a token from each row of the last step's logits.
+Loop::Drawing Loop::begin_drawing(std::vector<Row> rows, int64_t n_top, int64_t first) {
+  const std::vector<SampleRule> rules = rules_of(rows, first);
+  return {std::move(rows), engine_.sampler().begin(engine_.forward().logits_row(0), engine_.args().vocab_size,
+                                                   rules, n_top, first)};
 }
 
-// Draws each sequence's next token, and as many more as its guesses are right. What follows the first wrong
-// guess is cut off.
-Verified Loop::draw(std::span<Sequence* const> sequences) {
+std::vector<Loop::Row> Loop::take_drawing(Drawing drawing) {
+  std::vector<TokenRecord> drawn = engine_.sampler().take(drawing.tokens);
+  for (size_t i = 0; i < drawn.size(); ++i) drawing.rows[i].drawn = std::move(drawn[i]);
+  return std::move(drawing.rows);
+}
+
+// Begins to draw each sequence's next token, and those that its guesses stand for.
+Loop::Drawing Loop::draw(std::span<Sequence* const> sequences, int64_t first) {
   int64_t n_top = -1;
   std::vector<Row> rows;
   for (Sequence* sequence : sequences) {
@@ -258,11 +284,18 @@ Verified Loop::draw(std::span<Sequence* const> sequences) {
     for (int64_t ahead = 0; ahead <= std::ssize(sequence->guesses()); ++ahead)
       rows.push_back({sequence, ahead});
   }
-  sample(rows, n_top);
+  return begin_drawing(std::move(rows), n_top, first);
+}
+
+// Takes each sequence's next token, and as many more as its guesses are right. What follows the first wrong
+// guess is cut off.
+Verified Loop::take_tokens(Drawing drawing) {
+  std::vector<Row> rows = take_drawing(std::move(drawing));
+  std::vector<Sequence*> sequences;
   std::vector<Stage::Cut> cuts;
   Verified verified;
   for (size_t first = 0, n = 0; first < rows.size(); first += n) {
-    Sequence& sequence = *rows[first].sequence;
+    Sequence& sequence = *sequences.emplace_back(rows[first].sequence);
     n = sequence.guesses().size() + 1;
     take_rows(std::span(rows).subspan(first, n));
     const int64_t n_kept = sequence.end_guesses(), n_wrong = sequence.cached().n_tokens() - n_kept;
@@ -294,6 +327,65 @@ void Loop::take_rows(std::span<Row> rows) {
     }
     if (!sequence.accepts_guess()) return;
   }
+}
+
+// --- Steps of several groups of sequences, each in another stage
+
+// Into how many groups a decode step is divided: one for each stage, so that all devices work. Not with
+// experts in host memory, where the processors are the bound.
+int64_t Loop::n_groups(int64_t n_sequences) const {
+  if (engine_.plan().n_host_expert_layers() > 0) return 1;
+  return std::min(static_cast<int64_t>(engine_.forward().n_stages()), n_sequences);
+}
+
+// Begins a step of sequences that are in no flight, an equal share of all; or ends the flight that began
+// first.
+void Loop::fly(const std::vector<Sequence*>& sequences, int64_t n_groups) {
+  std::vector<Sequence*> resting;
+  for (Sequence* sequence : sequences) {
+    const auto is_here = [&](const Flight& flight) {
+      return std::ranges::count(flight.sequences, sequence) > 0;
+    };
+    if (std::ranges::none_of(flights_, is_here)) resting.push_back(sequence);
+  }
+  if (resting.empty() || std::ssize(flights_) >= n_groups) return land();
+  const int64_t share = (std::ssize(sequences) + n_groups - 1) / n_groups;
+  resting.resize(std::min(resting.size(), static_cast<size_t>(share)));
+  resting = make_room(std::move(resting));
+  if (resting.empty()) return;
+  Step step{Role::decode, {}, {}};
+  for (Sequence* sequence : resting) {
+    sequence->begin_guesses();
+    step.tokens.push_back(sequence->next_token());
+    step.sequences.push_back(&sequence->cached());
+  }
+  engine_.forward().run(std::move(step));
+  int64_t group = 0;
+  while (std::ranges::count(flights_, group, &Flight::group) > 0) ++group;
+  flights_.push_back({group, resting, draw(resting, group * engine_.n_group_rows())});
+}
+
+void Loop::land() {
+  Flight flight = std::move(flights_.front());
+  flights_.pop_front();
+  take_tokens(std::move(flight.drawing));
+}
+
+void Loop::land_all() {
+  while (!flights_.empty()) land();
+}
+
+// Whether something else than decode steps comes next.
+bool Loop::must_land() const {
+  return !flights_.empty() && std::ranges::any_of(sequences_, [](const auto& sequence) {
+    return sequence->phase == Phase::waits_for_disk || sequence->phase == Phase::reads_prompt ||
+           (sequence->phase != Phase::is_done && sequence->is_interrupted());
+  });
+}
+
+bool Loop::is_steady(const StepPlan& plan) {
+  return plan.what == StepPlan::What::decode && plan.suspended.empty() && plan.restarted.empty() &&
+         plan.admitted.empty() && plan.shrunk.empty() && plan.resumed.empty() && plan.grown.empty();
 }
 
 // --- The scheduler's view of the sequences, and its plan

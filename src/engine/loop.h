@@ -3,11 +3,14 @@
 // Takes requests, asks the scheduler for the next step, runs it, and draws a token from each of its rows of
 // logits. A request whose pages are still being read from disk is not scheduled. A request that came without
 // a sequence is admitted to the cache when there is room; later it may be suspended, or begin anew. A talk's
-// sequence is kept for its next request, unless another request comes first. An exception in a step of one
-// request is that request's error; an exception in a step of several leaves turn(). One thread at a time.
+// sequence is kept for its next request, unless another request comes first. On several devices decode steps
+// are those of groups of sequences, one in each stage: a turn begins a group's step or takes its tokens. All
+// tokens are taken before anything else is done to sequences. An exception in a step of one request is that
+// request's error; an exception in a step of several leaves turn(). One thread at a time.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -72,10 +75,32 @@ class Loop : public Answerer {
     std::exception_ptr error = {};  // why nothing can be drawn
     TokenRecord drawn = {};
   };
-  std::vector<SampleRule> rules_of(std::span<Row> rows);
-  void sample(std::span<Row> rows, int64_t n_top);
-  Verified draw(std::span<Sequence* const> sequences);
+  // Rows of the last step's logits, and the drawing of their tokens.
+  struct Drawing {
+    std::vector<Row> rows;
+    RowSampler::Drawing tokens;
+  };
+  std::vector<SampleRule> rules_of(std::span<Row> rows, int64_t first);
+  Drawing begin_drawing(std::vector<Row> rows, int64_t n_top, int64_t first);
+  std::vector<Row> take_drawing(Drawing drawing);
+  Drawing draw(std::span<Sequence* const> sequences, int64_t first);
+  Verified take_tokens(Drawing drawing);
   void take_rows(std::span<Row> rows);
+
+  // A decode step of some sequences that is computed. The next one of others begins in the stages that it has
+  // left.
+  struct Flight {
+    int64_t group;
+    std::vector<Sequence*> sequences;
+    Drawing drawing;
+  };
+  int64_t n_groups(int64_t n_sequences) const;
+  std::vector<Sequence*> make_room(std::vector<Sequence*> sequences);
+  void fly(const std::vector<Sequence*>& sequences, int64_t n_groups);
+  void land();
+  void land_all();
+  bool must_land() const;
+  static bool is_steady(const StepPlan& plan);
 
   StepPlan plan();
   void find_donor(size_t i);
@@ -94,6 +119,7 @@ class Loop : public Answerer {
   int64_t n_answers_ = 0, n_answer_tokens_ = 0;  // of answers that ended on the loop's own sequences
   int64_t n_suspended_ = 0, n_restarted_ = 0, n_shrunk_ = 0;
   bool was_prompt_ = false;  // the last step read a prompt
+  std::deque<Flight> flights_;
 };
 
 }  // namespace dsv32

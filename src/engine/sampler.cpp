@@ -25,8 +25,8 @@ void TokenRecord::check() const {
 
 RowSampler::RowSampler(Backend& backend, int64_t max_rows)
     : backend_(backend),
-      drawn_(backend, Place::device, max_rows, "the drawn tokens"),
-      top_(backend, Place::device, max_rows * kMostTopLogprobs, "log-probabilities") {}
+      drawn_(backend, Place::host, max_rows, "the drawn tokens"),
+      top_(backend, Place::host, max_rows * kMostTopLogprobs, "log-probabilities") {}
 
 uint64_t RowSampler::n_bytes(int64_t max_rows, int64_t vocab_size) {
   return static_cast<uint64_t>(max_rows) * (sizeof(SampledToken) + kMostTopLogprobs * sizeof(TokenLogprob)) +
@@ -46,41 +46,40 @@ std::span<uint32_t> RowSampler::mask_of(int64_t row, int64_t vocab_size) {
   return {masks_.data() + row * n_words, static_cast<size_t>(n_words)};
 }
 
-// Returns the masks where the backend works; null if no row is masked. Uploads those from the first masked
-// row to the last, in one piece. sample() then waits for the device, so the next masks may be written.
-const uint32_t* RowSampler::upload_masks(std::span<const SampleRule> rules, int64_t vocab_size) {
+// Returns the masks of the rows from first_row on where the backend works; null if no row is masked. Uploads
+// those from the first masked row to the last, in one piece.
+const uint32_t* RowSampler::upload_masks(std::span<const SampleRule> rules, int64_t vocab_size,
+                                         int64_t first_row) {
   int64_t first = 0, end = 0;
   for (int64_t row = 0; row < std::ssize(rules); ++row) {
     if (!rules[static_cast<size_t>(row)].is_masked) continue;
-    if (!allows_any(mask_of(row, vocab_size), vocab_size))
+    if (!allows_any(mask_of(first_row + row, vocab_size), vocab_size))
       fail(ErrorKind::internal, format("the mask of row %lld allows no token", as_ll(row)));
     if (end == 0) first = row;
     end = row + 1;
   }
   if (end == 0) return nullptr;
-  if (!device_masks_.data()) return masks_.data();
-  const int64_t begin = first * n_mask_words(vocab_size);
+  const int64_t n_words = n_mask_words(vocab_size), begin = (first_row + first) * n_words;
+  if (!device_masks_.data()) return masks_.data() + first_row * n_words;
   backend_.upload(device_masks_.data() + begin, masks_.data() + begin, n_mask_bytes(end - first, vocab_size));
-  return device_masks_.data();
+  return device_masks_.data() + first_row * n_words;
 }
 
-std::vector<TokenRecord> RowSampler::sample(const float* logits, int64_t vocab_size,
-                                            std::span<const SampleRule> rules, int64_t n_top) {
-  const size_t n = rules.size();
+RowSampler::Drawing RowSampler::begin(const float* logits, int64_t vocab_size,
+                                      std::span<const SampleRule> rules, int64_t n_top, int64_t first_row) {
   n_top = std::min(n_top, vocab_size);
-  backend_.sample({logits, std::ssize(rules), vocab_size, rules.data(), n_top, drawn_.data(), top_.data(),
-                   upload_masks(rules, vocab_size)});
-  std::vector<SampledToken> drawn(n);
-  backend_.download(drawn.data(), drawn_.data(), n * sizeof(SampledToken));
-  const auto n_listed = static_cast<size_t>(std::max<int64_t>(n_top, 0));
-  std::vector<TokenLogprob> top(n * n_listed);
-  if (!top.empty()) backend_.download(top.data(), top_.data(), top.size() * sizeof(TokenLogprob));
+  backend_.sample({logits, std::ssize(rules), vocab_size, rules.data(), n_top, drawn_.data() + first_row,
+                   top_.data() + first_row * kMostTopLogprobs, upload_masks(rules, vocab_size, first_row)});
+  return {first_row, std::ssize(rules), std::max<int64_t>(n_top, 0), backend_.milestone()};
+}
+
+std::vector<TokenRecord> RowSampler::take(const Drawing& drawing) const {
+  drawing.drawn->wait();
   std::vector<TokenRecord> records;
-  for (size_t i = 0; i < n; ++i) {
-    const auto listed = top.begin() + static_cast<int64_t>(i * n_listed);
-    records.push_back({{drawn[i].id, drawn[i].logprob},
-                       {listed, listed + static_cast<int64_t>(n_listed)},
-                       drawn[i].is_finite != 0});
+  const TokenLogprob* listed = top_.data() + drawing.first_row * kMostTopLogprobs;
+  for (int64_t i = 0; i < drawing.n_rows; ++i, listed += drawing.n_top) {
+    const SampledToken& drawn = drawn_.data()[drawing.first_row + i];
+    records.push_back({{drawn.id, drawn.logprob}, {listed, listed + drawing.n_top}, drawn.is_finite != 0});
   }
   return records;
 }

@@ -30,24 +30,36 @@ class RowSampler {
  public:
   // The backend has the logits and must outlive the sampler. Throws Error{memory}.
   RowSampler(Backend& backend, int64_t max_rows);
-  // Of the device's memory. n_mask_bytes of it are masks, which a device that does not work in host memory
-  // has there too.
+  // Of the host's and the device's memory. n_mask_bytes of it are masks, which a device that does not work in
+  // host memory has there too.
   static uint64_t n_bytes(int64_t max_rows, int64_t vocab_size);
   static uint64_t n_mask_bytes(int64_t max_rows, int64_t vocab_size);
 
-  // The mask [n_mask_words] of a row of the next sample(), to be written if the row's rule is masked. Call it
-  // after the last sample() has returned; vocab_size is always the same. Does not wait for the device, except
-  // that the first call takes the memory for masks. Throws Error{memory}.
+  // The mask [n_mask_words] of a row that is drawn next, to be written if the row's rule is masked. Call it
+  // after take() of the row's last drawing has returned; vocab_size is always the same. Does not wait for the
+  // device, except that the first call takes the memory for masks. Throws Error{memory}.
   std::span<uint32_t> mask_of(int64_t row, int64_t vocab_size);
 
-  // logits [rules.size(), vocab_size] of the backend's memory, max_rows of them at most. n_top: -1 for no
-  // log-probabilities, else how many alternatives to list (at most kMostTopLogprobs; no more than there are).
-  // Throws Error{internal} if the mask of a masked row allows no token.
+  // Tokens that are being drawn: of the rows [first_row, first_row + n_rows).
+  struct Drawing {
+    int64_t first_row = 0, n_rows = 0, n_top = 0;
+    std::unique_ptr<Milestone> drawn;
+  };
+  // Enqueues the drawing. logits [rules.size(), vocab_size] of the backend's memory, for the rows from
+  // first_row on, less than max_rows, of no other drawing under way. n_top: -1 for no log-probabilities, else
+  // how many alternatives to list (at most kMostTopLogprobs; no more than there are). Throws Error{internal}
+  // if the mask of a masked row allows no token.
+  Drawing begin(const float* logits, int64_t vocab_size, std::span<const SampleRule> rules,
+                int64_t n_top = -1, int64_t first_row = 0);
+  // Waits for the drawing.
+  std::vector<TokenRecord> take(const Drawing& drawing) const;
   std::vector<TokenRecord> sample(const float* logits, int64_t vocab_size, std::span<const SampleRule> rules,
-                                  int64_t n_top = -1);
+                                  int64_t n_top = -1) {
+    return take(begin(logits, vocab_size, rules, n_top));
+  }
 
  private:
-  const uint32_t* upload_masks(std::span<const SampleRule> rules, int64_t vocab_size);
+  const uint32_t* upload_masks(std::span<const SampleRule> rules, int64_t vocab_size, int64_t first_row);
 
   Backend& backend_;
   Buffer<SampledToken> drawn_;  // [max_rows]

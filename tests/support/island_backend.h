@@ -82,6 +82,17 @@ class IslandBackend : public CpuBackend {
     wait();
     CpuBackend::download(host, device, n_bytes);
   }
+  std::unique_ptr<Milestone> milestone() override {
+    struct Reached : Milestone {
+      void wait() override { backend->wait_for(n); }
+      IslandBackend* backend = nullptr;
+      int64_t n = 0;  // operations
+    };
+    auto milestone = std::make_unique<Reached>();
+    const std::lock_guard lock(mutex_);
+    milestone->backend = this, milestone->n = n_done_ + std::ssize(queue_);
+    return milestone;
+  }
   void mark() override {
     enqueue([this] { CpuBackend::mark(); });
   }
@@ -227,6 +238,10 @@ class IslandBackend : public CpuBackend {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return queue_.empty(); });
   }
+  void wait_for(int64_t n) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return n_done_ >= n; });
+  }
   void work() {
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -237,10 +252,12 @@ class IslandBackend : public CpuBackend {
       next();
       lock.lock();
       queue_.pop_front();
+      ++n_done_;
       changed_.notify_all();
     }
   }
 
+  int64_t n_done_ = 0;  // operations
   std::map<const uint8_t*, size_t> sizes_;
   std::vector<uint8_t> staging_ = std::vector<uint8_t>(size_t{20} << 20);
   float* late_y_ = nullptr;

@@ -113,7 +113,7 @@ class ForcedChoices {
   ForcedChoices(const ForcedChoices&) = delete;
   ForcedChoices& operator=(const ForcedChoices&) = delete;
 
-  // Makes the choices of the next step, in which each sequence has n_guesses, and waits until they are on the
+  // Makes the choices of the next step, in which each sequence has n_guesses, behind the work enqueued on the
   // devices. n_kept: how many tokens each sequence kept of the step before; empty: one.
   void next(int64_t n_guesses = 0, std::span<const int64_t> n_kept = {});
 

@@ -146,6 +146,11 @@ class TimedSteps {
 
  private:
   int64_t n_sequences() const { return std::ssize(sequences_); }
+  int64_t n_tokens() const {
+    int64_t n = 0;
+    for (const auto& sequence : sequences_) n += std::ssize(sequence->tokens());
+    return n;
+  }
 
   // Lets the loop tell when guesses are made, and leaves it to the pattern which of them are right.
   void watch() {
@@ -164,15 +169,18 @@ class TimedSteps {
     });
   }
 
-  // The choices are laid out for as many guesses as the step before had. A single sequence's tokens have the
-  // same places for any number.
+  // A step, of all sequences together or of one group after the other; groups' steps overlap from one to the
+  // next. The choices are laid out for as many
+  // guesses as the step before had. A single sequence's tokens have the same places for any number.
   void make() {
     forced_.next(n_sequences() == 1 ? n_guesses_ : n_guessed_each_, n_kept_);
+    if (n_sequences() == 1 || engine_.forward().n_stages() == 1) engine_.forward().wait();
     n_kept_.clear(), n_guessed_each_ = 0;
     for (const auto& sequence : sequences_) n_kept_.push_back(-std::ssize(sequence->tokens()));
     const auto start = std::chrono::steady_clock::now();
     guessed_at_ = start;
-    engine_.loop().turn();
+    const int64_t n_before = n_tokens();
+    while (engine_.loop().turn() && n_tokens() - n_before < n_sequences()) continue;
     timing_.step_seconds += seconds_since(start);
     timing_.guess_seconds += std::chrono::duration<double>(guessed_at_ - start).count();
     for (size_t i = 0; i < n_kept_.size(); ++i) n_kept_[i] += std::ssize(sequences_[i]->tokens());
@@ -299,8 +307,7 @@ std::unique_ptr<Tokenizer> fabricate_tokenizer(int64_t n_vocab) {
 }
 
 uint64_t ForcedChoices::n_bytes(const ModelArgs& args, int64_t n_tokens) {
-  return static_cast<uint64_t>(args.n_all_layers() * n_tokens *
-                               (args.topk() + args.n_activated_experts)) *
+  return static_cast<uint64_t>(args.n_all_layers() * n_tokens * (args.topk() + args.n_activated_experts)) *
          sizeof(int32_t);
 }
 
@@ -366,7 +373,6 @@ void ForcedChoices::next(int64_t n_guesses, std::span<const int64_t> n_kept) {
     List all;
     for (const List& chosen : choices.chosen) all.insert(all.end(), chosen.begin(), chosen.end());
     choices.backend->upload(choices.device.data(), all.data(), all.size() * sizeof(int32_t));
-    choices.backend->download(nullptr, nullptr, 0);
   }
   n_each_ = 1 + n_guesses;
 }
