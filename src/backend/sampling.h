@@ -39,7 +39,8 @@ constexpr int64_t kMostTopLogprobs = 20;
 // order. A kept token weighs w = floor(2^40 * exp((logit - largest) / temperature)), and the first id whose
 // sum of w over the kept ids up to it exceeds uniform * (sum over all kept) is drawn. Integer sums do not
 // depend on their order, so devices differ only by the rounding of exp. An operation so that a step's logits,
-// half a megabyte, need not leave the device. Must not be recorded: the rules are on the host.
+// half a megabyte, need not leave the device. `out` and `top` may lie in Place::host. Must not be recorded:
+// the rules are on the host.
 struct Sample {
   const float* logits = nullptr;  // [n_tokens, vocab_size]
   int64_t n_tokens = 0, vocab_size = 0;
