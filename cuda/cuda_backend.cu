@@ -148,18 +148,10 @@ class CudaBackend : public Backend {
   }
 
   std::unique_ptr<Milestone> milestone() override {
-    struct Reached : Milestone {
-      void wait() override {
-        event.wait();
-        if (host) host->check();
-      }
-      cuda::Event event;
-      cuda::HostExperts* host = nullptr;
-    };
     join();
-    auto milestone = std::make_unique<Reached>();
-    milestone->event.record(stream_), milestone->host = host_.get();
-    return milestone;
+    return std::make_unique<cuda::StreamMilestone>(stream_, [host = host_.get()] {
+      if (host) host->check();
+    });
   }
 
   MemoryInfo memory_info(Place place) const override {

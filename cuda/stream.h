@@ -38,6 +38,19 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
+// `check` follows each wait; it throws what went wrong beside the stream.
+class StreamMilestone : public Milestone {
+ public:
+  StreamMilestone(cudaStream_t stream, std::function<void()> check) : check_(std::move(check)) {
+    event_.record(stream);
+  }
+  void wait() override { event_.wait(), check_(); }
+
+ private:
+  const Event event_;
+  const std::function<void()> check_;
+};
+
 class StreamLane : public UploadLane {
  public:
   explicit StreamLane(int device) : device_(device) {}

@@ -174,6 +174,17 @@ std::vector<Sequence*> Loop::make_room(std::vector<Sequence*> sequences) {
   return stepping;
 }
 
+// Computes each sequence's next token and its guesses.
+void Loop::run_step(std::span<Sequence* const> sequences) {
+  Step step{Role::decode, {}, {}};
+  for (Sequence* sequence : sequences) {
+    step.tokens.push_back(sequence->next_token());
+    step.tokens.insert(step.tokens.end(), sequence->guesses().begin(), sequence->guesses().end());
+    step.sequences.resize(step.tokens.size(), &sequence->cached());
+  }
+  engine_.forward().run(std::move(step));
+}
+
 void Loop::decode(std::vector<Sequence*> sequences) {
   const int64_t n = n_groups(std::ssize(sequences));
   if (n > 1 || !flights_.empty()) return fly(sequences, n);
@@ -181,13 +192,7 @@ void Loop::decode(std::vector<Sequence*> sequences) {
   if (stepping.empty()) return;
   const auto start = std::chrono::steady_clock::now();
   const int64_t n_guesses = guess(stepping);
-  Step step{Role::decode, {}, {}};
-  for (Sequence* sequence : stepping) {
-    step.tokens.push_back(sequence->next_token());
-    step.tokens.insert(step.tokens.end(), sequence->guesses().begin(), sequence->guesses().end());
-    step.sequences.resize(step.tokens.size(), &sequence->cached());
-  }
-  engine_.forward().run(std::move(step));
+  run_step(stepping);
   const Verified verified = take_tokens(draw(stepping, 0));
   pace_.note(std::ssize(stepping), n_guesses, verified, seconds_since(start));
 }
@@ -343,8 +348,8 @@ int64_t Loop::n_groups(int64_t n_sequences) const {
 void Loop::fly(const std::vector<Sequence*>& sequences, int64_t n_groups) {
   std::vector<Sequence*> resting;
   for (Sequence* sequence : sequences) {
-    const auto is_here = [&](const Flight& flight) {
-      return std::ranges::count(flight.sequences, sequence) > 0;
+    const auto is_here = [&](const Drawing& flight) {
+      return std::ranges::count(flight.rows, sequence, &Row::sequence) > 0;
     };
     if (std::ranges::none_of(flights_, is_here)) resting.push_back(sequence);
   }
@@ -353,22 +358,17 @@ void Loop::fly(const std::vector<Sequence*>& sequences, int64_t n_groups) {
   resting.resize(std::min(resting.size(), static_cast<size_t>(share)));
   resting = make_room(std::move(resting));
   if (resting.empty()) return;
-  Step step{Role::decode, {}, {}};
-  for (Sequence* sequence : resting) {
-    sequence->begin_guesses();
-    step.tokens.push_back(sequence->next_token());
-    step.sequences.push_back(&sequence->cached());
-  }
-  engine_.forward().run(std::move(step));
-  int64_t group = 0;
-  while (std::ranges::count(flights_, group, &Flight::group) > 0) ++group;
-  flights_.push_back({group, resting, draw(resting, group * engine_.n_group_rows())});
+  run_step(resting);
+  int64_t first = 0;
+  const auto is_taken = [&](const Drawing& flight) { return flight.tokens.first_row == first; };
+  while (std::ranges::any_of(flights_, is_taken)) first += engine_.n_group_rows();
+  flights_.push_back(draw(resting, first));
 }
 
 void Loop::land() {
-  Flight flight = std::move(flights_.front());
+  Drawing flight = std::move(flights_.front());
   flights_.pop_front();
-  take_tokens(std::move(flight.drawing));
+  take_tokens(std::move(flight));
 }
 
 void Loop::land_all() {

@@ -87,13 +87,7 @@ class Loop : public Answerer {
   Verified take_tokens(Drawing drawing);
   void take_rows(std::span<Row> rows);
 
-  // A decode step of some sequences that is computed. The next one of others begins in the stages that it has
-  // left.
-  struct Flight {
-    int64_t group;
-    std::vector<Sequence*> sequences;
-    Drawing drawing;
-  };
+  void run_step(std::span<Sequence* const> sequences);
   int64_t n_groups(int64_t n_sequences) const;
   std::vector<Sequence*> make_room(std::vector<Sequence*> sequences);
   void fly(const std::vector<Sequence*>& sequences, int64_t n_groups);
@@ -119,7 +113,9 @@ class Loop : public Answerer {
   int64_t n_answers_ = 0, n_answer_tokens_ = 0;  // of answers that ended on the loop's own sequences
   int64_t n_suspended_ = 0, n_restarted_ = 0, n_shrunk_ = 0;
   bool was_prompt_ = false;  // the last step read a prompt
-  std::deque<Flight> flights_;
+  // Of the decode steps of groups that are computed, the oldest first. The next ones begin in the stages that
+  // these have left.
+  std::deque<Drawing> flights_;
 };
 
 }  // namespace dsv32
