@@ -9,13 +9,17 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
+#include <optional>
 #include <unordered_map>
 
 #include "backend/expert_window.h"
 #include "backend/link_share.h"
 #include "base/host_memory.h"
 #include "cuda/expert_ring.h"
+#include "cuda/gather.h"
+#include "cuda/pinning.h"
 #include "cuda/recording.h"
 #include "cuda/stream.h"
 
@@ -29,7 +33,9 @@ constexpr size_t kLibraryBytes = size_t{5} << 20;  // cuBLASLt keeps these once 
 constexpr size_t kStagingBytes = size_t{128} << 20;
 constexpr size_t kLandingBytes = size_t{4} << 20;
 constexpr size_t kPastWeights = 256, kWeightAlignment = 256;
-constexpr size_t kStateBytes = 512;   // at the workspace's end: Launch::n_done, state of posts to the host
+// At the workspace's end: Launch::n_done, a team's gathers, then posts to the host.
+constexpr size_t kStateBytes = 1024, kGatherState = 256, kPostState = 512;
+constexpr size_t kLateBytes = 256;    // at the landing's end: who was late for a gather
 constexpr unsigned kMostFetches = 4;  // under way at a time
 
 // Raised when a change of these sources changes bits of rows or keys (tests/gpu/test_cuda_row_digests.cpp).
@@ -37,18 +43,6 @@ constexpr int kNumericsEpoch = 11;
 
 // Left free for the driver, which takes it later for kernels' code and recorded steps.
 constexpr uint64_t kDriverBytes = uint64_t{256} << 20;
-
-PinningDriver pinning_driver(int device) {
-  return {.pin =
-              [device](void* memory, size_t n_bytes) {
-                if (cudaSetDevice(device) == cudaSuccess &&
-                    cudaHostRegister(memory, n_bytes, cudaHostRegisterPortable) == cudaSuccess)
-                  return true;
-                cudaGetLastError();
-                return false;
-              },
-          .unpin = [](void* memory) { cudaHostUnregister(memory); }};
-}
 
 class CudaBackend : public Backend {
  public:
@@ -59,13 +53,16 @@ class CudaBackend : public Backend {
         device_memory_(limits.device),
         host_memory_(limits.host),
         nodes_(NumaNodes::of_machine()),
-        pinned_(pinning_driver(device), nodes_) {
+        pinned_(cuda::pinning_driver(device), nodes_) {
     workspace_memory_ = alloc(Place::device, kWorkspaceBytes, "scratch memory");
     workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes - kStateBytes);
-    n_done_ =
-        reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(workspace_memory_) + kWorkspaceBytes - kStateBytes);
+    n_done_ = static_cast<uint32_t*>(state_at(0));
     device_memory_.take(kLibraryBytes);
     landing_ = alloc_staging(kLandingBytes);
+    void* late = static_cast<uint8_t*>(landing_) + kLandingBytes - kLateBytes;
+    exchange_.emplace(device, static_cast<cuda::Exchange::State*>(state_at(kGatherState)),
+                      static_cast<uint32_t*>(late));
+    CUDA_CHECK(cudaStreamSynchronize(stream_));  // from now on other devices may count in the state
     staging_ = alloc_staging(kStagingBytes);
   }
 
@@ -141,7 +138,7 @@ class CudaBackend : public Backend {
   void download(void* host, const void* device, size_t n_bytes) override {
     join();
     if (n_bytes == 0) return wait();
-    void* target = n_bytes <= kLandingBytes ? landing_ : host;
+    void* target = n_bytes <= kLandingBytes - kLateBytes ? landing_ : host;
     CUDA_CHECK(cudaMemcpyAsync(target, device, n_bytes, cudaMemcpyDeviceToHost, stream_));
     wait();
     if (target != host) std::memcpy(host, target, n_bytes);
@@ -149,9 +146,7 @@ class CudaBackend : public Backend {
 
   std::unique_ptr<Milestone> milestone() override {
     join();
-    return std::make_unique<cuda::StreamMilestone>(stream_, [host = host_.get()] {
-      if (host) host->check();
-    });
+    return std::make_unique<cuda::StreamMilestone>(stream_, [this] { check(); });
   }
 
   MemoryInfo memory_info(Place place) const override {
@@ -186,6 +181,11 @@ class CudaBackend : public Backend {
   }
   bool keeps_bands() const override { return true; }
   void put_in_bands(const WeightMatrix& weight) override { cuda::put_in_bands(weight, launch()); }
+  void await_pinned(const uint8_t* host) override { pinned_.wait(host); }
+  bool can_team_with(const Backend& other) const override {
+    const auto* to = dynamic_cast<const CudaBackend*>(&other);
+    return to && cuda::can_reach_each_other(device_, to->device_) && numerics() == to->numerics();
+  }
   std::span<uint8_t> staging() override { return {static_cast<uint8_t*>(staging_), kStagingBytes}; }
   std::unique_ptr<UploadLane> upload_lane() override { return std::make_unique<cuda::StreamLane>(device_); }
 
@@ -257,6 +257,7 @@ class CudaBackend : public Backend {
     op.role == Role::decode ? cuda::matmul_heads_decode(op, launch())
                             : cuda::matmul_heads_prefill(op, launch(), op.x == rounded_);
   }
+  void gather(const Gather& op) override { cuda::gather(op, launch()); }
   void add(const Add& op) override {
     if (host_ && (host_->makes(op.x) || host_->makes(op.y))) join();
     cuda::add(op, launch());
@@ -341,7 +342,8 @@ class CudaBackend : public Backend {
     auto* to = dynamic_cast<CudaBackend*>(op.to);
     if (!to) return Backend::hand_over(op);
     join();
-    meet(*to);
+    cuda::let_reach(std::array{device_, to->device_});
+    select();
     left_.record(stream_);
     to->select();
     left_.hold(to->stream_);
@@ -367,28 +369,23 @@ class CudaBackend : public Backend {
   cuda::Launch launch() {
     select();
     workspace_.reset();
-    return {stream_, &workspace_, n_sms_, is_fetching(), n_done_};
+    return {stream_, &workspace_, n_sms_, is_fetching(), n_done_, &*exchange_};
+  }
+  void* state_at(size_t offset) const {
+    return static_cast<uint8_t*>(workspace_memory_) + kWorkspaceBytes - kStateBytes + offset;
   }
   bool is_fetching() const { return n_joined_ != n_fetches_; }
 
   // Forgets what operations leave for later ones of their step.
   void forget_step() { n_joined_ = n_fetches_, has_fetched_ = is_x_older_ = false, rounded_ = nullptr; }
 
-  // Lets the devices access each other's memory if they can, so that copies do not pass through the host.
-  void meet(CudaBackend& other) {
-    if (met_ == &other || device_ == other.device_) return;
-    met_ = &other;
-    for (const auto& [at, peer] : {std::pair(this, &other), std::pair(&other, this)}) {
-      int can_reach = 0;
-      CUDA_CHECK(cudaDeviceCanAccessPeer(&can_reach, at->device_, peer->device_));
-      at->select();
-      if (can_reach && cudaDeviceEnablePeerAccess(peer->device_, 0) != cudaSuccess) cudaGetLastError();
-    }
-    select();
-  }
-
   void wait() {
     CUDA_CHECK(cudaStreamSynchronize(stream_));
+    check();
+  }
+  // Throws what went wrong beside the stream.
+  void check() {
+    exchange_->check();
     if (host_) host_->check();
   }
 
@@ -410,8 +407,8 @@ class CudaBackend : public Backend {
     if (!lane_) lane_ = std::make_shared<HostLane>(n_threads_, 1);
     uint8_t* mail = take_host(kMailboxBytes, "the mailbox of experts in host memory");
     pinned_.wait(mail);
-    void* state = static_cast<uint8_t*>(workspace_memory_) + kWorkspaceBytes - kStateBytes / 2;
-    host_ = std::make_unique<cuda::HostExperts>(lane_, mail, static_cast<cuda::HostExperts::State*>(state));
+    host_ = std::make_unique<cuda::HostExperts>(lane_, mail,
+                                                static_cast<cuda::HostExperts::State*>(state_at(kPostState)));
   }
 
   // Later operations see the sums that the host computes. Also selects the device.
@@ -487,7 +484,7 @@ class CudaBackend : public Backend {
   std::unique_ptr<cuda::ExpertRing> ring_;   // both only with experts in host memory
   std::unique_ptr<cuda::HostExperts> host_;
   bool is_recording_ = false;
-  const CudaBackend* met_ = nullptr;
+  std::optional<cuda::Exchange> exchange_;
 };
 
 }  // namespace

@@ -107,13 +107,14 @@ bool launch_codes(const DecodeRows& rows, const Beside& beside, const Launch& la
 // Fills in the fields of the weights. Throws Error{internal} when row sizes do not match the type.
 inline DecodeRows rows_of(const WeightMatrix& w) {
   if (w.n_cols <= 0 || w.n_cols % traits(w.type).block_values != 0 ||
-      w.row_bytes != row_bytes(w.type, w.n_cols) || w.n_rows > INT_MAX / 2 || w.n_cols > INT_MAX / 64)
+      w.row_bytes != row_bytes(w.type, w.n_cols) || w.whole_rows() > INT_MAX / 2 || w.n_cols > INT_MAX / 64)
     fail(ErrorKind::internal, format("a matrix of %ld rows of %ld %s values has %zu bytes a row", w.n_rows,
                                      w.n_cols, type_name(w.type), w.row_bytes));
   DecodeRows rows;
   rows.matrices[0].weights = w.data;
   rows.matrices[0].n_rows = static_cast<int>(w.n_rows);
   rows.matrices[0].y_token_stride = w.n_rows;
+  rows.n_whole_rows = static_cast<int>(w.whole_rows());
   rows.row_bytes = static_cast<int64_t>(w.row_bytes);
   rows.mat_bytes = static_cast<int64_t>(w.mat_bytes);
   rows.in_bands = w.step_bytes > 0;

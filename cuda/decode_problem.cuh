@@ -22,6 +22,8 @@ struct DecodeRows {
   };
   Matrix matrices[kMostMatrices];
   int n_matrices = 1;
+  // Of the first matrix, or of the one that it is a share of: division of sums depends on these.
+  int n_whole_rows = 0;
   // Do not divide sums among a cluster's blocks: other steps may group other matrices with this one, or none.
   bool is_undivided = false;
   int64_t gate_offset = 0;  // from W0 to W1, bytes
@@ -328,7 +330,7 @@ DSV32_DEVICE void find_step(const DecodeRows& rows, const StepPlace& at, int lan
   }
 }
 
-// ---- how sums are divided: by the first matrix's shape alone, because the bits depend on it ----
+// ---- how sums are divided: by the first whole matrix's shape alone, because the bits depend on it ----
 
 // log2 of W. Takes the W whose busiest warp has the fewest steps, with two blocks per multiprocessor; the
 // larger W of equals. Units shorter than three steps do not pay: w2 of 8 experts took 27.5 us in units of one
@@ -340,8 +342,7 @@ inline int choose_log_warps(const DecodeRows& rows, int n_steps) {
   for (int log = 3; log >= 0; --log) {
     const int64_t w = int64_t{1} << log;
     if ((w > 1 && w > n_steps) || (w > 2 && w * kLeastUnitSteps > n_steps)) continue;
-    const int64_t n_groups =
-        ceil_div(rows.matrices[0].n_rows, kBandTile * (kWarps >> log)) * rows.n_problems_token;
+    const int64_t n_groups = ceil_div(rows.n_whole_rows, kBandTile * (kWarps >> log)) * rows.n_problems_token;
     const int64_t most = ceil_div(n_groups, 2 * kPlannedSms) * ceil_div(n_steps, w);
     if (most < least) least = most, best = log;
   }
@@ -356,7 +357,7 @@ inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
       card().family != KernelFamily::hopper)
     return 1;
   constexpr int kLeastSteps = kWarps - 2, kMostBlocks = 8;
-  const int n_tiles = ceil_div(rows.matrices[0].n_rows, kBandTile);
+  const int n_tiles = ceil_div(rows.n_whole_rows, kBandTile);
   int n = 1;
   for (int m = 2; m <= kMostBlocks && n_tiles * m <= 2 * kPlannedSms; m *= 2) {
     const int n_steps_block = ceil_div(n_steps, m);

@@ -5,6 +5,9 @@
 // results are added in ascending k. With many tokens the uses are sorted by expert, so that its weights are
 // read once for all; a use's bits are the same either way. With few tokens the router runs beside the shared
 // expert's first product, and the shared expert's second product is one more problem of the chosen experts'.
+//
+// A member of a team makes its share of all hidden values, the members gather these, and each makes its share
+// of the outputs.
 #include "cuda/decode_launch.cuh"
 
 namespace dsv32::cuda {
@@ -64,28 +67,26 @@ __global__ void __launch_bounds__(kSortThreads)
     to.uses[atomicAdd(&places[experts[use]], 1)] = use;
 }
 
-// y[t] = sum over k of x[t, k], in ascending order. With `h` there is one more x of each token, the shared
-// expert's, behind all others: y = that x + the sum; h += y.
+// y[t] = sum over k of x[t, k], in ascending order. has_last: there is one more x of each token, the shared
+// expert's, behind all others: y = that x + the sum; and h += y, if there is an h.
 // A thread has four values; grid (columns, tokens). x [n_tokens, n_each, width], width a multiple of 4. Bound
 // by bytes.
-__global__ void sum_uses_kernel(const float4* x, float4* y, float4* h, int n_each, int width) {
+__global__ void sum_uses_kernel(const float4* x, float4* y, float4* h, bool has_last, int n_each, int width) {
   let_next_start();
   wait_for_inputs();
   const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (column >= width) return;
   const int64_t token = blockIdx.y, n_uses = int64_t{gridDim.y} * n_each, at = token * width + column;
   const float4* from = x + token * n_each * width + column;
-  const float4 before = h ? h[at] : float4{}, last = h ? x[n_uses * width + at] : float4{};
+  const float4 before = h ? h[at] : float4{}, last = has_last ? x[n_uses * width + at] : float4{};
   float4 sum = from[0];
 #pragma unroll 8
   for (int k = 1; k < n_each; ++k) {
     const float4 v = from[static_cast<int64_t>(k) * width];
     sum = {sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
   }
-  if (h) {
-    sum = {last.x + sum.x, last.y + sum.y, last.z + sum.z, last.w + sum.w};
-    h[at] = {before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w};
-  }
+  if (has_last) sum = {last.x + sum.x, last.y + sum.y, last.z + sum.z, last.w + sum.w};
+  if (h) h[at] = {before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w};
   y[at] = sum;
 }
 
@@ -139,12 +140,12 @@ void run_gate_up(const RunExperts& op, const UseRuns& runs, bool is_x_older, flo
   gate(h, values, op.weights, {op.scales, op.experts}, n_values, op.w1.n_rows, launch);
 }
 
-// The number of tokens whose uses fit the scratch memory: of each use h and y, x as fp16, and w3's values if
-// w1 and w3 are two products. At most as many as a grid has rows of blocks, where each use is one. Each such
-// group of tokens reads all experts again.
+// The number of tokens whose uses fit the scratch memory: of each use h and y, w2's x as fp16, and w3's
+// values if w1 and w3 are two products. At most as many as a grid has rows of blocks, where each use is one.
+// Each such group of tokens reads all experts again.
 int64_t tokens_together(const RunExperts& op, const Workspace& scratch) {
   constexpr int64_t kMostUses = 65535;
-  const int64_t n_values = op.n_activated * (3 * op.w1.n_rows + op.w2.n_rows) + op.w1.n_cols;
+  const int64_t n_values = op.n_activated * (2 * op.w1.n_rows + op.w2.n_cols + op.w2.n_rows) + op.w1.n_cols;
   const int64_t n_room = scratch.n_bytes_left() * 7 / 8 / (4 * n_values);
   return std::max<int64_t>(1, std::min(n_room, kMostUses / op.n_activated));
 }
@@ -152,14 +153,55 @@ int64_t tokens_together(const RunExperts& op, const Workspace& scratch) {
 // Whether the shared expert's w2 may be a problem of the chosen experts' product.
 bool is_like_chosen(const RunExperts& op) {
   const WeightMatrix &w = op.shared.weight, &w2 = op.w2;
-  return w.data && w.type == w2.type && w.n_rows == w2.n_rows && w.row_bytes == w2.row_bytes &&
-         w.step_bytes == w2.step_bytes && has_codes(w.type);
+  return w.data && w.type == w2.type && w.n_rows == w2.n_rows && w.whole_rows() == w2.whole_rows() &&
+         w.row_bytes == w2.row_bytes && w.step_bytes == w2.step_bytes && has_codes(w.type);
 }
 
 bool is_joined(const RunExperts& op) { return op.n_tokens <= kFewTokens && is_like_chosen(op); }
 
+// Makes y [n_uses, w2's rows] of the gathered or own hidden values x, and the shared expert's behind it.
+void run_down(const RunExperts& op, const UseRuns& runs, const float* x, float* y, const Launch& launch) {
+  DecodeRows rows = decode::rows_of(op.w2);
+  set_uses(op, runs, rows);
+  rows.is_known = is_one_product(op.w1, op.w3);
+  rows.x = x;
+  rows.x_problem_stride = op.w2.n_cols;
+  rows.matrices[0].y = y;
+  if (is_joined(op))
+    ++rows.n_problems, rows.shared_weights = op.shared.weight.data, rows.shared_x = op.shared.x,
+                       rows.n_shared_tokens = static_cast<int>(op.n_tokens),
+                       rows.x_token_stride = op.shared.x_stride;
+  decode_rows(rows, runs, op.w2.type, launch);
+}
+
+// Replaces the member's part of the shared expert's hidden values by where all will be; returns the piece of
+// a gather that brings them there.
+Gather::Piece move_shared(RunExperts& op) {
+  Matmul& shared = op.shared;
+  if (op.member.is_alone() || !shared.weight.data) return {};
+  if (shared.sum) fail(ErrorKind::internal, "a member adds its part of the shared expert's output to a sum");
+  auto* whole = reinterpret_cast<float*>(op.hidden) + op.n_tokens * op.n_activated * op.w2.n_cols;
+  shared.x_stride = shared.weight.n_cols;
+  return {.part = std::exchange(shared.x, whole),
+          .whole = whole,
+          .n_rows = op.n_tokens,
+          .width = shared.weight.n_cols};
+}
+
+// The hidden values of all uses, of which h has the member's part. `beside` is gathered too.
+const float* gather_hidden(const RunExperts& op, const float* h, const Gather::Piece& beside,
+                           const Launch& launch) {
+  if (op.member.is_alone()) return h;
+  gather({.member = op.member,
+          .pieces =
+              {{.part = h, .whole = op.hidden, .n_rows = op.n_tokens * op.n_activated, .width = op.w2.n_cols},
+               beside}},
+         launch);
+  return reinterpret_cast<const float*>(op.hidden);
+}
+
 // y = the sums over each token's experts; see the head of this file.
-void run_together(const RunExperts& op, bool is_x_older, const Launch& launch) {
+void run_together(const RunExperts& op, const Gather::Piece& beside, bool is_x_older, const Launch& launch) {
   const int64_t n_uses = op.n_tokens * op.n_activated;
   // Uses are sorted with many tokens, if weights have codes.
   const bool have_codes = has_codes(op.w1.type) && has_codes(op.w3.type) && has_codes(op.w2.type);
@@ -167,7 +209,9 @@ void run_together(const RunExperts& op, bool is_x_older, const Launch& launch) {
   const UseRuns runs = are_sorted ? sort_uses(op, 0, launch).runs_of(0) : UseRuns{};
   float* h = launch.workspace->take<float>(n_uses * op.w1.n_rows);
   float* y = launch.workspace->take<float>((n_uses + (is_joined(op) ? op.n_tokens : 0)) * op.w2.n_rows);
-  run_uses(op, runs, h, y, launch, is_x_older);
+  Workspace scratch = *launch.workspace;
+  run_gate_up(op, runs, is_x_older, h, launch.with(scratch));
+  run_down(op, runs, gather_hidden(op, h, beside, launch), y, launch.with(scratch));
   sum_uses(op, y, launch);
 }
 
@@ -202,22 +246,10 @@ UseRounds sort_uses(const RunExperts& op, int64_t n_together, const Launch& laun
   return rounds;
 }
 
-void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, const Launch& launch,
-              bool is_x_older) {
+void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, const Launch& launch) {
   Workspace scratch = *launch.workspace;
-  const Launch here = launch.with(scratch);
-  run_gate_up(op, runs, is_x_older, h, here);
-  DecodeRows rows = decode::rows_of(op.w2);
-  set_uses(op, runs, rows);
-  rows.is_known = is_one_product(op.w1, op.w3);
-  rows.x = h;
-  rows.x_problem_stride = op.w2.n_cols;
-  rows.matrices[0].y = y;
-  if (is_joined(op))
-    ++rows.n_problems, rows.shared_weights = op.shared.weight.data, rows.shared_x = op.shared.x,
-                       rows.n_shared_tokens = static_cast<int>(op.n_tokens),
-                       rows.x_token_stride = op.shared.x_stride;
-  decode_rows(rows, runs, op.w2.type, here);
+  run_gate_up(op, runs, false, h, launch.with(scratch));
+  run_down(op, runs, h, y, launch.with(scratch));
 }
 
 void sum_uses(const RunExperts& op, const float* y, const Launch& launch) {
@@ -225,7 +257,7 @@ void sum_uses(const RunExperts& op, const float* y, const Launch& launch) {
   const bool adds = is_joined(op);
   launch_kernel(sum_uses_kernel, {{ceil_div(width, decode::kThreads), op.n_tokens}, decode::kThreads}, launch,
                 reinterpret_cast<const float4*>(y), reinterpret_cast<float4*>(adds ? op.shared.y : op.y),
-                reinterpret_cast<float4*>(adds ? op.shared.sum : nullptr), op.n_activated, width);
+                reinterpret_cast<float4*>(adds ? op.shared.sum : nullptr), adds, op.n_activated, width);
 }
 
 bool route_experts_decode(const RouteExperts& op, const Launch& launch) {
@@ -249,21 +281,25 @@ bool route_experts_decode(const RouteExperts& op, const Launch& launch) {
 }
 
 void run_experts_decode(const RunExperts& op, const Launch& launch, bool is_x_older) {
-  if (op.w1.n_rows != op.w3.n_rows || op.w1.n_cols != op.w3.n_cols || op.w2.n_cols != op.w1.n_rows ||
-      op.w2.n_rows != op.w1.n_cols || op.w2.n_rows % 4 != 0)
+  const int64_t n_members = op.member.n();
+  if (op.w1.n_rows != op.w3.n_rows || op.w1.n_cols != op.w3.n_cols ||
+      op.w2.n_cols != op.w1.n_rows * n_members || op.w1.n_cols != op.w2.n_rows * n_members ||
+      op.w1.whole_rows() != op.w2.n_cols || op.w2.whole_rows() != op.w1.n_cols || op.w2.n_rows % 4 != 0)
     fail(ErrorKind::internal, format("experts with w1 [%ld, %ld], w2 [%ld, %ld]", op.w1.n_rows, op.w1.n_cols,
                                      op.w2.n_rows, op.w2.n_cols));
   if (op.n_activated == 0) return;
   const int64_t n_rounds = ceil_div(op.n_tokens, tokens_together(op, *launch.workspace)),
                 n_together = ceil_div(op.n_tokens, std::max<int64_t>(1, n_rounds));
   const bool joins = is_joined(op) && n_rounds == 1;
+  RunExperts all = op;
+  Gather::Piece beside = move_shared(all);
   for (int64_t token = 0; token < op.n_tokens; token += n_together) {
     Workspace scratch = *launch.workspace;
-    RunExperts part = tokens_of(op, token, std::min(n_together, op.n_tokens - token));
+    RunExperts part = tokens_of(all, token, std::min(n_together, op.n_tokens - token));
     if (!joins) part.shared = {};
-    run_together(part, is_x_older && n_rounds == 1, launch.with(scratch));
+    run_together(part, std::exchange(beside, {}), is_x_older && n_rounds == 1, launch.with(scratch));
   }
-  if (op.shared.weight.data && !joins) run_shared(op, launch);
+  if (op.shared.weight.data && !joins) run_shared(all, launch);
 }
 
 }  // namespace dsv32::cuda

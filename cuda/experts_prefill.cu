@@ -5,6 +5,9 @@
 // Experts in host memory come in groups through a ring in the window (expert_ring.h); each group is added to
 // all tokens. A step of many tokens chooses nearly every expert, so all are copied, then those of the next
 // layer. In a small step the choices are downloaded first, which waits for the device.
+//
+// A member of a team makes its share of the hidden values' columns, the members gather these, and each makes
+// its share of the outputs. All sort the same uses, so a use has the same place on each.
 #include "backend/expert_window.h"
 #include "cuda/expert_ring.h"
 #include "cuda/gemm_tile.cuh"
@@ -133,6 +136,7 @@ class PromptExperts {
   Uses list_uses() const;
   Product over_tiles(const WeightMatrix& weight, int64_t first, int64_t end) const;
   void make_hidden(const ExpertStacks& stacks, int64_t first, int64_t end);
+  RoundedRows gather_hidden() const;
   void combine(const WeightMatrix& w2, int64_t first, int64_t end);
 
   const RunExperts op_;
@@ -140,7 +144,7 @@ class PromptExperts {
   const bool is_paired_;  // multiply_pairs() makes all products: x_ and h_ are in turned order
   const int64_t n_uses_;
   const bool is_double_;                // tiles of up to kDoubleTokens
-  const int64_t n_columns_, n_hidden_;  // padded widths of x and of the hidden values
+  const int64_t n_columns_, n_hidden_;  // padded widths of x and of this device's hidden values
   Uses uses_;
   RoundedRows x_, h_;     // by token; by place
   int64_t slab_ = 0;      // columns of y at a time
@@ -160,9 +164,12 @@ int64_t PromptExperts::tokens_together(const RunExperts& op, size_t n_scratch_by
 }
 
 void PromptExperts::check(const RunExperts& op) {
-  if (op.w1.n_rows != op.w2.n_cols || op.w3.n_rows != op.w1.n_rows || op.w3.n_cols != op.w1.n_cols ||
-      op.w1.n_mats != op.w2.n_mats || op.w3.n_mats != op.w1.n_mats || op.n_activated < 1)
+  if (op.w1.n_rows * op.member.n() != op.w2.n_cols || op.w3.n_rows != op.w1.n_rows ||
+      op.w3.n_cols != op.w1.n_cols || op.w1.whole_rows() != op.w2.n_cols || op.w1.n_mats != op.w2.n_mats ||
+      op.w3.n_mats != op.w1.n_mats || op.n_activated < 1)
     fail(ErrorKind::internal, "the shapes of the experts' matrices do not match");
+  if (!op.member.is_alone() && (op.w1.n_rows % kTurnedColumns != 0 || op.w2.n_cols % kStep != 0))
+    fail(ErrorKind::internal, format("a team of %ld with %ld hidden values", op.member.n(), op.w2.n_cols));
   for (const WeightMatrix* weight : {&op.w1, &op.w2, &op.w3}) check_weight(*weight);
 }
 
@@ -173,7 +180,7 @@ PromptExperts::PromptExperts(const RunExperts& op, const Launch& launch)
       n_uses_(op.n_tokens * op.n_activated),
       is_double_(is_paired_ && has_double_tiles(n_uses_, op.w1.n_mats)),
       n_columns_(padded_columns(op.w1.n_cols)),
-      n_hidden_(padded_columns(op.w1.n_rows)),
+      n_hidden_(op.member.is_alone() ? padded_columns(op.w1.n_rows) : op.w1.n_rows),
       uses_(list_uses()),
       x_(take_rows(op.n_tokens, n_columns_, launch)),
       h_(take_rows(n_uses_, n_hidden_, launch)) {
@@ -235,14 +242,25 @@ void PromptExperts::make_hidden(const ExpertStacks& stacks, int64_t first, int64
   multiply(product, launch_);
 }
 
+// The hidden values of all columns. Each member has all units, which depend on x alone.
+RoundedRows PromptExperts::gather_hidden() const {
+  if (op_.member.is_alone()) return h_;
+  gather(
+      {.member = op_.member,
+       .pieces = {{.part = h_.values, .whole = op_.hidden, .n_rows = n_uses_, .width = op_.w2.n_cols / 2}}},
+      launch_);
+  return {reinterpret_cast<__half*>(op_.hidden), h_.units};
+}
+
 // The weighted sums of w2 h, in slabs of y's columns: the products of all uses fit the scratch memory.
 void PromptExperts::combine(const WeightMatrix& w2, int64_t first, int64_t end) {
+  const RoundedRows hidden = gather_hidden();
   for (int64_t column = 0; column < w2.n_rows; column += slab_) {
     WeightMatrix part = w2;
     part.data += static_cast<size_t>(column) * part.row_bytes;
     part.n_rows = std::min(slab_, w2.n_rows - column);
     Product product = over_tiles(part, first, end);
-    product.x = h_.values, product.x_units = h_.units, product.x_columns = n_hidden_;
+    product.x = hidden.values, product.x_units = hidden.units, product.x_columns = padded_columns(w2.n_cols);
     product.y = out_, product.y_stride = part.n_rows, product.y_rows = uses_.uses;
     if (is_paired_)
       multiply_pairs({product, {}, false, is_double_}, launch_);

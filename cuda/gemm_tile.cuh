@@ -93,7 +93,8 @@ constexpr int kMiddleTokens = 96, kMiddleDoubleTokens = 144;
 bool has_pairs(const WeightMatrix& weight);  // on this device
 void multiply_pairs(const PairProduct& op, const Launch& launch);
 
-// The place of column c in turned order: of every sixteen columns, the even pairs come first.
+// The place of column c in turned order: of every kTurnedColumns columns, the even pairs come first.
+constexpr int64_t kTurnedColumns = 16;
 constexpr int64_t turned_column(int64_t c) { return c / 16 * 16 + (c / 2 % 2 * 4 + c / 4 % 4) * 2 + c % 2; }
 
 constexpr int64_t padded_columns(int64_t n) { return ceil_div(n, kStep) * kStep; }

@@ -69,8 +69,7 @@ UseRounds sort_uses(const RunExperts& op, int64_t n_together, const Launch& laun
 
 // y [n_uses, dim] = the outputs of these runs' uses, for weights that have codes. h [n_uses, inter]: scratch
 // memory.
-void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, const Launch& launch,
-              bool is_x_older = false);
+void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, const Launch& launch);
 
 // op.y = the sums of each token's uses, added in ascending order; y [n_uses, dim].
 void sum_uses(const RunExperts& op, const float* y, const Launch& launch);
@@ -84,13 +83,18 @@ void run_experts_prefill(const RunExperts&, const Launch&);
 // run_experts_prefill with experts in host memory.
 void run_experts_streamed(const RunExperts&, ExpertRing&, const Launch&);
 
-// The operation for its tokens [first, first + n).
+// The operation for its tokens [first, first + n). In a team each such part gathers its hidden values in a
+// place of its own.
 inline RunExperts tokens_of(RunExperts op, int64_t first, int64_t n) {
   op.n_tokens = n;
   op.x += first * op.w1.n_cols, op.y += first * op.w2.n_rows;
   op.experts += first * op.n_activated, op.weights += first * op.n_activated;
+  if (op.hidden) op.hidden += first * op.n_activated * op.w1.whole_rows() * 4;
   return op;
 }
+
+// gather.cu
+void gather(const Gather&, const Launch&);  // by launch.exchange
 
 // resolve.cu, fetch.cu
 // fetches: resolve() also copies the missing rows into their slots; only if can_fetch_resolved().

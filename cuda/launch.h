@@ -58,6 +58,8 @@ class Workspace {
 // nor on the number of tokens of the step.
 constexpr int kPlannedSms = 132;
 
+class Exchange;
+
 struct Launch {
   cudaStream_t stream;
   Workspace* workspace;  // reset before each operation
@@ -67,9 +69,10 @@ struct Launch {
   bool is_plain = false;
   // On the device: [2] counters of blocks, zero between kernels; or null.
   uint32_t* n_done = nullptr;
+  Exchange* exchange = nullptr;  // with the other members of a team (gather.h); or null
 
   // The same with other scratch memory.
-  Launch with(Workspace& scratch) const { return {stream, &scratch, n_sms, is_plain, n_done}; }
+  Launch with(Workspace& scratch) const { return {stream, &scratch, n_sms, is_plain, n_done, exchange}; }
 };
 
 // Shared memory of a block: on Hopper; and for the generic family, whose smallest cards (8.6, 8.9, 12.0) have

@@ -5,15 +5,19 @@
 namespace dsv32::cuda {
 namespace {
 
-// F16 and BF16 matrices go alone: they use other kernels, and are few.
+// Whether two products of the same tokens are one. F16 and BF16 matrices go alone: they use other kernels,
+// and are few.
 bool go_together(const Matmul& a, const Matmul& b) {
   return a.weight.type == b.weight.type && a.weight.row_bytes == b.weight.row_bytes &&
          a.weight.step_bytes == b.weight.step_bytes && has_codes(a.weight.type);
 }
 
+bool have_same_tokens(const Matmul& a, const Matmul& b) { return a.x == b.x && a.n_tokens == b.n_tokens; }
+
 DecodeRows rows_of_heads(const MatmulHeads& op) {
   DecodeRows rows = decode::rows_of(op.weight);
-  rows.n_problems = rows.n_problems_token = static_cast<int>(op.weight.n_mats);
+  rows.n_problems = static_cast<int>(op.weight.n_mats);
+  rows.n_problems_token = static_cast<int>(op.weight.whole_mats());
   rows.x = op.x;
   rows.x_problem_stride = op.x_head_stride;
   rows.x_token_stride = op.x_token_stride;
@@ -25,13 +29,16 @@ DecodeRows rows_of_heads(const MatmulHeads& op) {
 }
 
 // Stores few tokens' rows and keys beside the products. Their blocks each norm the queries' low rank, which
-// takes too long for more tokens. Returns false, and does nothing, where that is not possible.
+// takes too long for more tokens. Returns false, and does nothing, where that is not possible. A member of a
+// team may multiply some of the tokens alone; then it is not.
 bool store_beside(const StoreTokens& op, const Launch& launch) {
   const Matmul &first = op.to_q, &second = op.to_index_q;
   DecodeRows rows = decode::rows_of(first);
-  if (!has_codes(first.weight.type) || !rows.in_bands || rows.n_tokens > kFewTokens) return false;
+  if (!has_codes(first.weight.type) || !rows.in_bands || rows.n_tokens > kFewTokens || first.x != op.qr ||
+      first.n_tokens != op.step.n_tokens)
+    return false;
   if (second.weight.data) {
-    if (!go_together(first, second)) return false;
+    if (!go_together(first, second) || !have_same_tokens(first, second)) return false;
     rows.matrices[rows.n_matrices++] = decode::rows_of(second).matrices[0];
   }
   rows.is_undivided = true;
@@ -53,7 +60,8 @@ void matmul_decode(const Matmul& op, const Launch& launch) {
   decode_rows(decode::rows_of(op), {}, op.weight.type, launch);
 }
 
-// Matrices of one type become one product, with an F32 matrix beside it if there is one.
+// Matrices of one type become one product, with an F32 matrix beside it if there is one. Those of other
+// tokens are products of their own, with sums divided as if they were not.
 void matmuls_decode(std::span<const Matmul> ops, const Launch& launch) {
   std::vector<bool> is_done(ops.size());
   const auto floats = static_cast<size_t>(
@@ -62,12 +70,20 @@ void matmuls_decode(std::span<const Matmul> ops, const Launch& launch) {
     if (is_done[i]) continue;
     DecodeRows rows = decode::rows_of(ops[i]);
     rows.is_undivided = has_codes(ops[i].weight.type);  // in other steps other matrices are beside it
-    for (size_t j = i + 1; j < ops.size() && rows.n_matrices < kMostMatrices; ++j) {
+    int n_alike = 1;
+    for (size_t j = i + 1; j < ops.size() && n_alike < kMostMatrices; ++j) {
       if (is_done[j] || !go_together(ops[i], ops[j])) continue;
-      rows.matrices[rows.n_matrices++] = decode::rows_of(ops[j]).matrices[0];
-      is_done[j] = true;
+      ++n_alike, is_done[j] = true;
+      DecodeRows own = decode::rows_of(ops[j]);
+      if (have_same_tokens(ops[i], ops[j])) {
+        rows.matrices[rows.n_matrices++] = own.matrices[0];
+        continue;
+      }
+      own.is_undivided = rows.is_undivided, own.n_whole_rows = rows.n_whole_rows;
+      decode_rows(own, {}, ops[j].weight.type, launch);
     }
-    const bool has_beside = floats > i && floats < ops.size() && !is_done[floats];
+    const bool has_beside =
+        floats > i && floats < ops.size() && !is_done[floats] && have_same_tokens(ops[i], ops[floats]);
     if (decode::launch_any<1>(rows, {}, ops[i].weight.type, launch,
                               has_beside ? decode::beside_of(decode::rows_of(ops[floats])) : Beside{}) &&
         has_beside)

@@ -201,11 +201,14 @@ void multiply_expanded(Product product, const Launch& launch) {
 
 // Only for weights that lie in one piece.
 bool pays_to_expand(const WeightMatrix& weight, int64_t n_tokens) {
-  return expands_rows(weight.n_rows, weight.n_mats, n_tokens) && !is_direct(weight) &&
+  return expands_rows(weight.n_rows, weight.whole_mats(), n_tokens) && !is_direct(weight) &&
          (weight.n_mats == 1 || weight.mat_bytes == static_cast<size_t>(weight.n_rows) * weight.row_bytes);
 }
 
-bool is_split(const WeightMatrix& weight) { return weight.type == TensorType::f32 && weight.n_mats == 1; }
+// Whether it is a matrix by itself, not one of a stack.
+bool is_single(const WeightMatrix& weight) { return weight.whole_mats() == 1; }
+
+bool is_split(const WeightMatrix& weight) { return weight.type == TensorType::f32 && is_single(weight); }
 
 // y[t, mat] = W[mat] @ x[t, mat] for n_tokens; the activations are fp16 already, n_cols per row.
 void multiply_rounded(const WeightMatrix& weight, const RoundedRows& x, int64_t n_cols, int64_t n_tokens,
@@ -215,7 +218,7 @@ void multiply_rounded(const WeightMatrix& weight, const RoundedRows& x, int64_t 
   product.x = x.values, product.x_units = x.units;
   product.x_columns = n_cols, product.x_mats = weight.n_mats;
   product.y = y, product.y_stride = weight.n_mats * weight.n_rows, product.y_mat_stride = weight.n_rows;
-  product.n_splits = weight.n_mats == 1 ? splits_of(weight.n_rows, n_cols) : 1;
+  product.n_splits = is_single(weight) ? splits_of(weight.whole_rows(), n_cols) : 1;
   product.n_places = n_tokens;
   Workspace rest = *launch.workspace;  // each product takes scratch memory anew
   const Launch with_rest = launch.with(rest);
@@ -280,15 +283,21 @@ void round_activations(const Activations& x, const RoundedRows& out, RowForm for
 }
 
 void matmuls_prefill(std::span<const Matmul> ops, const Launch& launch) {
-  std::vector<Matmul> plain, split;
+  std::vector<Matmul> left;
   for (const Matmul& op : ops) {
     if (op.weight.n_mats != 1) fail(ErrorKind::internal, "matmul wants one matrix");
-    if (has_work(op.weight, op.n_tokens)) (is_split(op.weight) ? split : plain).push_back(op);
+    if (has_work(op.weight, op.n_tokens)) left.push_back(op);
   }
-  const Matmul& op = ops.front();
-  for (const auto* targets : {&plain, &split})
-    if (!targets->empty())
-      multiply_dense(*targets, {op.x, op.x_stride, 0, op.n_tokens, 1, op.weight.n_cols}, launch);
+  while (!left.empty()) {  // those with the activations of the first
+    const Matmul op = left.front();
+    const auto others = std::ranges::stable_partition(left, [&](const Matmul& other) {
+      return is_split(other.weight) == is_split(op.weight) && other.x == op.x &&
+             other.n_tokens == op.n_tokens;
+    });
+    multiply_dense({left.begin(), others.begin()}, {op.x, op.x_stride, 0, op.n_tokens, 1, op.weight.n_cols},
+                   launch);
+    left.erase(left.begin(), others.begin());
+  }
 }
 
 void matmul_prefill(const Matmul& op, const Launch& launch) { matmuls_prefill({&op, 1}, launch); }

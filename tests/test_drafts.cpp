@@ -28,7 +28,7 @@ constexpr int64_t kContext = 192;
 
 const TinyFile& tiny_file() {
   TinyModel shape = narrow_shape();
-  shape.index_topk = 20;
+  shape.index_topk = 20, shape.n_heads = 2, shape.moe_inter_dim = 128;  // that a team of two divides
   static const TinyFile file(shape);
   return file;
 }
@@ -141,7 +141,8 @@ struct Setup {
   bool has_cache = false;                   // sequences share pages
   // Tokens of the pools; nothing: enough. Where they are few, sequences begin anew, are suspended or shrink.
   std::optional<int64_t> n_rows = {}, n_keys = {}, n_slots = {};
-  int n_devices = 1;  // on several there are no guesses while several sequences decode
+  int n_devices = 1;  // with layers of their own there are no guesses while several sequences decode
+  Split split = Split::layers;
 };
 
 // Answers all requests with drafts, and compares.
@@ -190,6 +191,7 @@ class Drafting {
     options.pool = setup_.n_rows.value_or(kContext * setup_.batch), options.keys = setup_.n_keys;
     options.topk_buffer = setup_.topk_buffer, options.slots = setup_.n_slots;
     if (setup_.has_cache) options.cache.emplace();
+    options.split = setup_.split;
     for (int i = 0; setup_.n_devices > 1 && i < setup_.n_devices; ++i)
       options.backends.push_back(std::make_shared<IslandBackend>()), options.gpus.push_back(i);
     return options;
@@ -276,6 +278,15 @@ BOOST_AUTO_TEST_CASE(answers_of_batches_on_several_devices) {
   Drafting({.n_guesses = 2, .batch = 5, .topk_buffer = 64, .n_devices = 2}).answer_together();
   Drafting({0, Guesses::are_the_blocks, 4, {}, false, kContext, {}, {}, 2}).answer_together();
   Drafting({0, Guesses::are_the_blocks, 4, 64, false, {}, kContext, {}, 2}).answer_together();
+}
+
+BOOST_AUTO_TEST_CASE(answers_of_a_team) {
+  Drafting({.batch = 2, .has_cache = true, .n_devices = 2, .split = Split::rows}).answer_together();
+  Drafting({.n_guesses = 0, .batch = 20, .has_cache = true, .n_devices = 2, .split = Split::rows})
+      .answer_together();
+  Drafting({.n_guesses = 2, .batch = 9, .topk_buffer = 64, .n_devices = 2, .split = Split::rows})
+      .answer_together();
+  Drafting({3, Guesses::are_right, 4, 64, false, {}, kContext, {}, 2, Split::rows}).answer_together();
 }
 
 BOOST_AUTO_TEST_SUITE_END()

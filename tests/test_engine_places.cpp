@@ -26,12 +26,13 @@ const std::string& tiny_path() {
 struct Places {
   int n_devices = 1;
   int64_t n_cpu_experts = 0;
+  Split split = Split::layers;
 };
 
 std::unique_ptr<Engine> open(const GgufFile& file, const Places& places, EngineOptions options) {
   for (int i = 0; i < places.n_devices; ++i)
     options.backends.push_back(std::make_shared<IslandBackend>()), options.gpus.push_back(i);
-  options.n_cpu_experts = places.n_cpu_experts;
+  options.n_cpu_experts = places.n_cpu_experts, options.split = places.split;
   if (!options.context) options.context = 256;
   return std::make_unique<Engine>(file, options);
 }
@@ -71,7 +72,7 @@ BOOST_AUTO_TEST_CASE(answers_do_not_depend_on_where_things_lie) {
     EngineOptions options;
     options.topk_buffer = buffer;
     const Talk one = talk(*open(file, {}, options));
-    for (const Places& places : {Places{1, 4}, {2, 0}, {2, 1}, {3, 2}, {5, 4}})
+    for (const Places& places : {Places{1, 4}, {2, 0}, {2, 1}, {3, 2}, {5, 4}, {2, 0, Split::rows}})
       for (const int64_t chunk : {7, 64}) {
         if (kIsSanitized && chunk == 7 && places.n_devices != 3) continue;
         options.chunk = chunk;
@@ -94,15 +95,15 @@ BOOST_AUTO_TEST_CASE(as_few_devices_as_suffice_are_used) {
   BOOST_TEST(engine.backends().size() == 1u);
 }
 
-// What one device computed is found by two, and by whoever computes decode elsewhere as soon as the same
-// layers' experts are the host's.
+// What one device computed is found by two, in either split, and by whoever computes decode elsewhere as soon
+// as the same layers' experts are the host's.
 BOOST_AUTO_TEST_CASE(prefixes_are_shared_by_all_who_compute_the_same) {
   const GgufFile file(tiny_path());
   const TempDir dir;
   EngineOptions options = with_disk({}, dir.file("cache"));
   const Talk one = talk(*open(file, {}, options));
   BOOST_TEST(one.n_held == 0);
-  for (const Places& places : {Places{2, 0}, {2, 2}, {1, 2}}) {
+  for (const Places& places : {Places{2, 0}, {2, 0, Split::rows}, {2, 2}, {1, 2}}) {
     const auto engine = open(file, places, options);
     const Talk again = talk(*engine);
     BOOST_TEST((again == one));

@@ -63,7 +63,7 @@ std::vector<float> logits_of(const Way& way) {
   uint64_t n_link = 0;
   for (const LayerWeights& layer : weights.layers)
     if (!layer.is_dense) n_link = std::max(n_link, link_window_bytes(layer.experts.routed));
-  Forward forward(stages, args, weights, cache, StageSizes{64, kContext, n_link});
+  Forward forward(stages, args, std::span(&weights, 1), cache, StageSizes{64, kContext, n_link});
 
   std::vector<std::unique_ptr<CachedSequence>> sequences;
   std::vector<std::vector<int32_t>> tokens;

@@ -100,7 +100,9 @@ Hash256 hash_of(const GenerationOptions& options) {
 
 // Of a flag that is not what it is by default; nothing where no text of these is taken.
 std::optional<Options> changed(const Flag& flag) {
-  for (const char* text : {"7", "2", "cpu", "1G", "bf16", "lfu", "back", "all", "0.5", "some", "true"}) try {
+  for (const char* text :
+       {"7", "2", "cpu", "1G", "bf16", "lfu", "back", "all", "0.5", "some", "true", "rows"})
+    try {
       Options options;
       flag.field(options).set({flag.name(), text});
       if (flag.text_in(options) != flag.text_in({})) return options;
@@ -198,7 +200,7 @@ BOOST_AUTO_TEST_CASE(every_flag_of_an_engine_names_its_socket) {
     BOOST_TEST(warm_path(*options, file) != warm_path({}, file), flag->name());
     ++n_flags;
   }
-  BOOST_TEST(n_flags == 21u);
+  BOOST_TEST(n_flags == 22u);
   Options away, elsewhere;  // what is not used does not count
   away.uses_cache = elsewhere.uses_cache = false;
   elsewhere.cache.directory = "/elsewhere";

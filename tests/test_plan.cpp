@@ -74,7 +74,7 @@ BOOST_AUTO_TEST_CASE(everything_that_is_allocated_is_planned) {
     const uint64_t n_before = backend.memory_info(Place::host).n_bytes_used;
     const StageLayers stage{&backend, args.n_all_layers()};
     LatentCache cache({&stage, 1}, plan.cache);
-    const Forward forward({&stage, 1}, args, weights, cache, StageSizes{plan.chunk, plan.cache.max_context});
+    const Forward forward({&stage, 1}, args, std::span(&weights, 1), cache, StageSizes{plan.chunk, plan.cache.max_context});
     RowSampler sampler(backend, plan.cache.max_step_tokens());
     sampler.mask_of(0, args.vocab_size);
     const std::unique_ptr<CachedSequence> sequence = cache.open();

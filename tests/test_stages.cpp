@@ -1,5 +1,6 @@
 // Layers over several devices: wherever the border lies, and with chunks in flight on both sides of it, the
 // logits are those of one device to the bit.
+#include <array>
 #include <boost/test/unit_test.hpp>
 #include <memory>
 #include <vector>
@@ -28,16 +29,19 @@ const std::string& tiny_path() {
 struct Way {
   int64_t border = kLayers, late_border = kLayers, buffer_rows = 0, chunk = 32, max_seqs = 1;
   unsigned host_layers = 0;  // bit l: the experts of layer l lie in host memory
+  int64_t n_members = 1;     // of a team
 };
 
-// A model on islands, with a border before each stage but the first.
+// A model on islands, with a border before each stage but the first, or as a team.
 struct Islands {
   Way way;
   GgufFile file{tiny_path()};
   ModelArgs args = read_model_args(file).without_draft();
-  IslandBackend first, second, third;
+  std::array<IslandBackend, 4> islands;
+  IslandBackend &first = islands[0], &second = islands[1], &third = islands[2];
+  std::unique_ptr<Team> team;
   std::vector<StageLayers> stages;
-  Weights weights;
+  std::vector<Weights> weights;
   std::unique_ptr<LatentCache> cache;
   std::unique_ptr<Forward> forward;
   std::unique_ptr<CachedSequence> sequence;
@@ -45,16 +49,27 @@ struct Islands {
   explicit Islands(const Way& way_) : way(way_), stages{{&first, way.border}} {
     if (way.border < kLayers) stages.push_back({&second, way.late_border});
     if (way.late_border < kLayers) stages.push_back({&third, kLayers});
-    weights = load_weights(
-        file, args,
+    std::vector<WeightPlaces> places{
         {[&](int64_t layer) -> Backend& {
            return layer < way.border ? first : layer < way.late_border ? second : third;
          },
-         [&](int64_t layer) { return way.host_layers >> layer & 1 ? Place::host : Place::device; }});
+         [&](int64_t layer) { return way.host_layers >> layer & 1 ? Place::host : Place::device; }}};
+    if (way.n_members > 1) {
+      team = std::make_unique<Team>(way.n_members);
+      stages.clear(), places.clear();
+      for (int64_t m = 0; m < way.n_members; ++m) {
+        IslandBackend& island = islands[static_cast<size_t>(m)];
+        stages.push_back({&island, kLayers, {team.get(), m}});
+        places.push_back({[&](int64_t) -> Backend& { return island; }});
+        places.back().member = stages.back().member;
+      }
+    }
+    weights = load_weights(file, args, places);
     CachePlan plan;
     plan.layout = {KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim};
-    plan.n_layers = kLayers, plan.pool_tokens = plan.max_context = kContext,
-    plan.buffer_rows = way.buffer_rows, plan.max_seqs = way.max_seqs;
+    plan.is_apart = way.n_members > 1, plan.n_layers = kLayers,
+    plan.pool_tokens = plan.max_context = kContext, plan.buffer_rows = way.buffer_rows,
+    plan.max_seqs = way.max_seqs;
     cache = std::make_unique<LatentCache>(stages, plan);
     forward = std::make_unique<Forward>(stages, args, weights, *cache, StageSizes{way.chunk, kContext, 4096});
     sequence = cache->open();
@@ -120,6 +135,8 @@ BOOST_AUTO_TEST_CASE(a_step_of_several_pieces_equals_small_steps) {
   const std::vector<float> small = Islands({.chunk = 500}).logits(2100, 2102);
   BOOST_TEST(same_bits(
       Islands({.border = 2, .buffer_rows = 40, .chunk = 2100, .host_layers = 4}).logits(2100, 2102), small));
+  BOOST_TEST(
+      same_bits(Islands({.buffer_rows = 40, .chunk = 2100, .n_members = 2}).logits(2100, 2102), small));
 }
 
 BOOST_AUTO_TEST_CASE(three_devices_equal_one) {
@@ -130,6 +147,19 @@ BOOST_AUTO_TEST_CASE(three_devices_equal_one) {
       const Way three{.border = 1, .late_border = 3, .buffer_rows = buffer_rows, .chunk = chunk};
       BOOST_TEST(same_bits(Islands(three).logits(), one), "chunks of " << chunk);
     }
+  }
+}
+
+// Heads, tokens of a prompt, rows of MLPs, experts and head: what each of them divides changes no bit.
+BOOST_AUTO_TEST_CASE(a_team_equals_one) {
+  for (const int64_t buffer_rows : {0, 40}) {
+    const std::vector<float> one = Islands({.buffer_rows = buffer_rows}).logits();
+    for (const int64_t n_members : {2, 4})
+      for (const int64_t chunk : {1, 13, 50, 100}) {
+        if (kIsSanitized && chunk != 50) continue;
+        const Way team{.buffer_rows = buffer_rows, .chunk = chunk, .n_members = n_members};
+        BOOST_TEST(same_bits(Islands(team).logits(), one), n_members << " members, chunks of " << chunk);
+      }
   }
 }
 

@@ -22,6 +22,7 @@
 #include "backend/choose.h"
 #include "backend/matrix.h"
 #include "backend/sampling.h"
+#include "backend/team.h"
 #include "context/topk_buffer.h"
 
 namespace dsv32 {
@@ -129,6 +130,23 @@ struct MatmulHeads {
   float* y = nullptr;  // [n_tokens, n_heads, n_rows], dense
   int64_t n_tokens = 0;
   Role role = Role::prefill;
+};
+
+// Makes a vector of the parts that the members of a team have computed. All members call it for the same
+// shapes, in the same order. What one call writes is read before the next call begins; the calls after that
+// one may write there again. So two calls, one behind the other, never write the same memory.
+struct Gather {
+  // whole[r, c] on every member, for all r and c, from the member that has that value: either each member has
+  // its share of the columns of all rows, or its share of the rows.
+  struct Piece {
+    const void* part = nullptr;     // [n_rows, share of width] or [share of n_rows, width], dense
+    void* whole = nullptr;          // [n_rows, width]; `part` may be its own place in it
+    int64_t n_rows = 0, width = 0;  // width in words of 4 bytes; shares are equal
+    bool is_by_rows = false;        // shares of rows: member m has n_rows * m / n up to n_rows * (m + 1) / n
+  };
+  Member member;
+  Piece pieces[2];       // the second one may be empty
+  float* sum = nullptr;  // [n_rows, width] += the first piece's `whole`, as f32; null: no sum
 };
 
 // y += x
@@ -348,6 +366,16 @@ struct RunExperts : ExpertStacks {
   // In decode, with experts in device memory: the product that follows, the shared expert's w2, with `plus` =
   // y and a `sum`. Without weights: none. With it, y itself need not be written.
   Matmul shared = {};
+  // In a team w1 and w3 are the member's share of the rows of larger matrices, and so is w2: y has that share
+  // of dim, and shared.y too, without a sum. Between the products the members gather all hidden values, and
+  // the shared expert's, of which each has its share in shared.x. Not with experts in host memory.
+  Member member = {};
+  uint8_t* hidden = nullptr;  // for the gathered values: hidden_bytes(); used by nothing else
+
+  // For every use and, behind the uses, every token's shared expert: at most a word for each value.
+  size_t hidden_bytes() const {
+    return static_cast<size_t>(n_tokens * (n_activated * w1.whole_rows() + shared.weight.n_cols)) * 4;
+  }
 };
 
 // Recorded operations with their params. The memory that these point to must still exist at a replay; its
@@ -426,6 +454,10 @@ class Backend {
   virtual bool keeps_bands() const { return false; }
   // Puts a stack's matrices, uploaded as whole rows, into bands.
   virtual void put_in_bands(const WeightMatrix&) {}
+  // Waits until the device, and any other, can use this memory of Place::host.
+  virtual void await_pinned(const uint8_t*) {}
+  // Whether this device and the other can be members of a team: gather() works between them.
+  virtual bool can_team_with(const Backend&) const { return false; }
   // Pinned host memory to upload from, also to other devices; empty when the backend works in host memory.
   virtual std::span<uint8_t> staging() { return {}; }
   // Null when the backend works in host memory.
@@ -459,6 +491,7 @@ class Backend {
   }
   virtual void matmul_gated(const GatedMatmul&) = 0;
   virtual void matmul_heads(const MatmulHeads&) = 0;
+  virtual void gather(const Gather&) = 0;
   virtual void add(const Add&) = 0;
   // Work enqueued from now on waits for the previous call's copies; this call's copies begin when all work
   // enqueued before the call is done. So two windows take turns: one fills while the other is read.

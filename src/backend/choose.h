@@ -117,6 +117,21 @@ constexpr bool chooses_all_experts(int64_t n_uses, int64_t n_experts) { return n
 
 // ---- attention ----
 
+// How the members of a team divide the attention of a piece of a step.
+enum class Division {
+  none,    // each computes all
+  heads,   // of all tokens
+  tokens,  // with all heads
+};
+
+// Few tokens read their matrices once for all members' heads. So few tokens of a prompt are not worth it.
+constexpr Division choose_division(bool is_decode, bool can_divide_heads, int64_t n_tokens,
+                                   int64_t n_members) {
+  constexpr int64_t kMostTogether = 16, kLeastOfMember = 8;
+  if (is_decode && can_divide_heads && n_tokens <= kMostTogether) return Division::heads;
+  return n_tokens >= kLeastOfMember * n_members ? Division::tokens : Division::none;
+}
+
 enum class AttentionKernel {
   plain,          // generic/mla_plain.cu: any sizes, and f32 rows
   generic,        // generic/mla.cu: mma.sync

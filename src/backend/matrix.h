@@ -36,11 +36,30 @@ struct WeightMatrix {
   size_t row_bytes = 0;
   size_t mat_bytes = 0;   // from one matrix of the stack to the next
   size_t step_bytes = 0;  // bytes of a row's step, in bands; 0: rows are whole
+  // Where these are some rows, or some matrices, of a larger matrix or stack: its n_rows and n_mats; 0: they
+  // are all. How sums are cut depends on these alone.
+  int64_t n_whole_rows = 0, n_whole_mats = 0;
+
+  int64_t whole_rows() const { return n_whole_rows ? n_whole_rows : n_rows; }
+  int64_t whole_mats() const { return n_whole_mats ? n_whole_mats : n_mats; }
 
   // The first byte of a row; in bands only for the first row of a band.
   const uint8_t* row(int64_t mat, int64_t i) const {
     return data + static_cast<size_t>(mat) * mat_bytes + static_cast<size_t>(i) * row_bytes;
   }
 };
+
+// Some rows of a matrix; in bands they begin and end with one.
+inline WeightMatrix some_rows(WeightMatrix matrix, int64_t first, int64_t n) {
+  matrix.n_whole_rows = matrix.whole_rows();
+  matrix.data = matrix.row(0, first), matrix.n_rows = n;
+  return matrix;
+}
+// Some matrices of a stack.
+inline WeightMatrix some_mats(WeightMatrix stack, int64_t first, int64_t n) {
+  stack.n_whole_mats = stack.whole_mats();
+  stack.data = stack.row(first, 0), stack.n_mats = n;
+  return stack;
+}
 
 }  // namespace dsv32

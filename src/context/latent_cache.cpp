@@ -17,7 +17,9 @@ LatentCache::LatentCache(std::span<const StageLayers> stages, const CachePlan& p
   roles_agree_ = !plan.layout.has_bounds;  // prompts do without Quest
   for (const StageLayers& stage : stages) {
     roles_agree_ = roles_agree_ && stage.backend->roles_agree();
-    stages_.push_back(std::make_unique<StageCache>(*stage.backend, plan, first_layer, stage.end_layer));
+    StageCache* first = stage.member.number > 0 ? stages_.front().get() : nullptr;
+    stages_.push_back(
+        std::make_unique<StageCache>(*stage.backend, plan, first ? 0 : first_layer, stage.end_layer, first));
     for (; first_layer < stage.end_layer; ++first_layer) stage_of_layer_.push_back(stages_.back().get());
   }
   for (int64_t share = plan.max_seqs; share-- > 0;) free_shares_.push_back(share);

@@ -2,8 +2,8 @@
 //
 // There is one LatentCache for all devices. Each stage has the rows, keys and slots of its layers
 // (StageCache); a page's two numbers, in the row pool and in the key pool, mean the same tokens in every
-// stage. Sequences with a common prefix share pages; a retained page outlives its sequences. Not thread-safe,
-// except page_rows().
+// stage. The members of a team have equal keys and slots, and share the rows. Sequences with a common prefix
+// share pages; a retained page outlives its sequences. Not thread-safe, except page_rows().
 //
 // Invariants: a page is free or counts its users; a page with several users is never written: a sequence that
 // has to write there copies it first; a sequence of n tokens holds ceil(n / kPageTokens) pages of each pool,
@@ -26,10 +26,12 @@
 
 namespace dsv32 {
 
-// A stage's device and its layers: from the end of the previous stage (or 0) up to end_layer.
+// A stage's device and its layers: from the end of the previous stage (or 0) up to end_layer. Or one of a
+// team, whose members have the same layers.
 struct StageLayers {
   Backend* backend = nullptr;
   int64_t end_layer = 0;
+  Member member = {};
 };
 
 class LatentCache : public PagePins {

@@ -21,15 +21,17 @@ void Table<T>::set_line(int64_t line, std::span<const T> values) {
                   (end - begin) * sizeof(T));
 }
 
-StageCache::StageCache(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t end_layer)
+StageCache::StageCache(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t end_layer,
+                       StageCache* first_member)
     : backend_(backend),
+      first_member_(first_member),
       plan_(plan),
       first_layer_(first_layer),
       end_layer_(end_layer),
       row_bytes_(plan.layout.row_bytes()),
       most_slots_(plan.buffer_pages() * kPageTokens),
-      rows_(backend, Place::host, first_layer, end_layer, plan.n_row_pages(), kPageTokens * row_bytes_,
-            "the latent rows"),
+      rows_(backend, Place::host, first_layer, end_layer, first_member ? 0 : plan.n_row_pages(),
+            kPageTokens * row_bytes_, "the latent rows"),
       keys_(backend, Place::device, first_layer, end_layer, plan.n_key_pages(), plan.layout.key_page_bytes(),
             "the index keys"),
       slots_(backend, Place::device, first_layer, end_layer, plan.n_slot_pages(), kPageTokens * row_bytes_,
@@ -46,6 +48,13 @@ StageCache::StageCache(Backend& backend, const CachePlan& plan, int64_t first_la
 }
 
 // --- Steps
+
+// A device knows only of its own memory whether it is pinned.
+uint8_t* StageCache::pinned_rows(int64_t layer) const {
+  uint8_t* its = rows().layer(layer);
+  if (first_member_) first_member_->backend_.await_pinned(its);
+  return its;
+}
 
 // Decode reads slots, and so does prefill of a resident sequence. Other rows are streamed through windows in
 // prefill, or read in the row pool.
@@ -99,7 +108,7 @@ void StageCache::stream(int64_t layer) {
   if (layer < std::min(end_layer_, plan_.n_layers - plan_.n_draft_layers))
     for (const Run& run : runs_)
       copies_.push_back({windows_[layer % 2].data() + run.to_row * row_bytes_,
-                         rows_.layer(layer) + run.from_row * row_bytes_,
+                         pinned_rows(layer) + run.from_row * row_bytes_,
                          static_cast<size_t>(run.n_rows * row_bytes_)});
   backend_.stream_rows({copies_.data(), std::ssize(copies_)});
 }
@@ -109,7 +118,7 @@ CacheView StageCache::enter(int64_t layer) {
   const bool has_slot_table = source_ != Source::rows && plan_.has_buffers();
   CacheView view;
   view.layout = plan_.layout;
-  view.rows = rows_.layer(layer);
+  view.rows = pinned_rows(layer);
   view.slots = source_ == Source::rows    ? view.rows
                : source_ == Source::slots ? slots_.layer(layer)
                                           : windows_[layer % 2].data();
@@ -125,6 +134,7 @@ CacheView StageCache::enter(int64_t layer) {
 // --- Pages
 
 void StageCache::download_keys(std::span<const PoolPage> pages, std::span<std::vector<uint8_t>> keys) {
+  if (first_member_) return backend_.download(nullptr, nullptr, 0);
   const auto n_bytes = static_cast<size_t>(keys_.page_bytes());
   std::vector<uint8_t> run(pages.size() * n_bytes);
   for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
@@ -154,7 +164,7 @@ void StageCache::publish_rows(std::span<const PoolPage> pages) {
   for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
     for_page_runs(pages, &PoolPage::row, [&](size_t begin, size_t end) {
       const int32_t first = pages[begin].row;
-      backend_.upload(slots_.page(first, layer), rows_.page(first, layer),
+      backend_.upload(slots_.page(first, layer), rows().page(first, layer),
                       (end - begin) * static_cast<size_t>(rows_.page_bytes()));
     });
 }
@@ -165,7 +175,7 @@ void StageCache::fill_slots(const CachedSequence& sequence) {
   std::vector<StreamRows::Copy> copies;
   for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
     for_runs(to.size(), follows, [&](size_t begin, size_t end) {
-      copies.push_back({slots_.page(to[begin], layer), rows_.page(from[begin], layer),
+      copies.push_back({slots_.page(to[begin], layer), pinned_rows(layer) + from[begin] * rows_.page_bytes(),
                         (end - begin) * static_cast<size_t>(rows_.page_bytes())});
     });
   backend_.stream_rows({copies.data(), std::ssize(copies)});

@@ -65,15 +65,19 @@ class Table {
 
 class StageCache {
  public:
-  // For the layers [first_layer, end_layer). Throws Error{memory}.
-  StageCache(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t end_layer);
+  // For the layers [first_layer, end_layer). first_member: of the team, whose rows this one shares; or null.
+  // Throws Error{memory}.
+  StageCache(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t end_layer,
+             StageCache* first_member = nullptr);
   StageCache(const StageCache&) = delete;
   StageCache& operator=(const StageCache&) = delete;
 
   int64_t first_layer() const { return first_layer_; }
   int64_t end_layer() const { return end_layer_; }
   const CachePlan& plan() const { return plan_; }
-  const LayerPool& rows() const { return rows_; }  // pages [kPageTokens, row_bytes]
+  const LayerPool& rows() const {
+    return first_member_ ? first_member_->rows_ : rows_;
+  }  // pages [kPageTokens, row_bytes]
   const LayerPool& keys() const { return keys_; }
 
   // Takes the sequences of a step, in the order of its `seq` numbers: in decode that of each token; in
@@ -87,7 +91,7 @@ class StageCache {
   CacheView enter(int64_t layer);
 
   // Copy this stage's layers of each page's keys [the model's n_layers, key_page_bytes] to and from the host.
-  // download_keys() waits for all work.
+  // download_keys() waits for all work; of a team the first member copies, and the others only wait.
   void download_keys(std::span<const PoolPage> pages, std::span<std::vector<uint8_t>> keys);
   void upload_keys(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys);
   // Without buffers: copies these pages of rows, which the host wrote, to the device's slots.
@@ -103,10 +107,12 @@ class StageCache {
     int64_t from_row, to_row, n_rows;
   };
   void begin_windows(const CachedSequence& sequence, int64_t n_held);
+  uint8_t* pinned_rows(int64_t layer) const;
   void stream(int64_t layer);
   int32_t* state(int64_t share, int64_t layer) const;
 
   Backend& backend_;
+  StageCache* const first_member_;
   CachePlan plan_;
   int64_t first_layer_, end_layer_;
   int64_t row_bytes_, most_slots_;  // most_slots_: of a buffer

@@ -93,9 +93,8 @@ Engine::Engine(const ModelSource& source, const EngineOptions& options, const Be
   args_ = with_suitable_draft(args_, options, machine);
   plan_ = make_plan(args_, with_suitable_batch(args_, options, machine), machine);
   backends_.resize(plan_.stages.size());  // unused backends free their memory at once
-  std::vector<StageLayers> stages;
-  for (size_t i = 0; i < backends_.size(); ++i)
-    stages.push_back({backends_[i].get(), plan_.stages[i].end_layer});
+  if (plan_.is_team) team_ = std::make_unique<Team>(plan_.n_members());
+  const std::vector<StageLayers> stages = this->stages();
   // A thread that hangs in a read or write keeps the cache, and the cache its backends, which own its memory.
   cache_ = {new LatentCache(stages, plan_.cache),
             [backends = backends_](LatentCache* cache) { delete cache; }};
@@ -106,13 +105,21 @@ Engine::Engine(const ModelSource& source, const EngineOptions& options, const Be
       std::make_unique<Forward>(stages, args_, weights_, *cache_,
                                 StageSizes{plan_.chunk, plan_.cache.max_context, plan_.expert_window_bytes});
   constraints_ = std::make_unique<Constraints>(options.n_threads);
-  sampler_ = std::make_unique<RowSampler>(*backends_.back(), n_group_rows() * std::ssize(plan_.stages));
+  sampler_ = std::make_unique<RowSampler>(forward_->last_backend(), n_group_rows() * plan_.n_stages());
   loop_ = std::make_unique<Loop>(*this, !options.n_guesses);
   if (file_) warnings_ = warnings_about(*file_, args_, options);
   check_file();
 }
 
 Engine::~Engine() = default;
+
+std::vector<StageLayers> Engine::stages() const {
+  std::vector<StageLayers> stages;
+  for (size_t i = 0; i < backends_.size(); ++i)
+    stages.push_back({backends_[i].get(), plan_.stages[i].end_layer,
+                      Member{team_.get(), team_ ? static_cast<int64_t>(i) : 0}});
+  return stages;
+}
 
 void Engine::make_prefix_cache(const ModelSource& source, const EngineOptions& options) {
   if (!options.cache || !(file_ || source.identify)) return;
@@ -132,20 +139,26 @@ void Engine::make_prefix_cache(const ModelSource& source, const EngineOptions& o
 
 void Engine::load(const ModelSource& source, const EngineOptions& options) {
   for (size_t i = 0; i < backends_.size(); ++i) backends_[i]->expect_weights(plan_.stages[i].n_weight_bytes);
-  const WeightPlaces places{[&](int64_t layer) -> Backend& {
-                              size_t i = 0;
-                              while (layer >= plan_.stages[i].end_layer) ++i;
-                              return *backends_[i];
-                            },
-                            [&](int64_t layer) {
-                              const bool is_host = plan_.has_host_experts[static_cast<size_t>(layer)];
-                              return is_host ? Place::host : Place::device;
-                            }};
+  std::vector<WeightPlaces> places;
+  for (int64_t m = 0; m < plan_.n_members(); ++m)
+    places.push_back({[this, m](int64_t layer) -> Backend& {
+                        auto i = static_cast<size_t>(m);
+                        while (layer >= plan_.stages[i].end_layer) ++i;
+                        return *backends_[i];
+                      },
+                      [this](int64_t layer) {
+                        const bool is_host = plan_.has_host_experts[static_cast<size_t>(layer)];
+                        return is_host ? Place::host : Place::device;
+                      },
+                      {team_.get(), m}});
   const auto on_progress = [&](uint64_t n_done, uint64_t n_bytes) {
     if (prefix_cache_) prefix_cache_->tend();
     if (options.on_loading) options.on_loading(n_done, n_bytes);
   };
-  weights_ = file_ ? load_weights(*file_, args_, places, on_progress) : source.load(args_, places);
+  if (file_)
+    weights_ = load_weights(*file_, args_, places, on_progress);
+  else
+    for (const WeightPlaces& its : places) weights_.push_back(source.load(args_, its));
 }
 
 void Engine::check_file() {
@@ -205,6 +218,10 @@ Machine machine_of(const Backends& backends, const ModelBytes& bytes) {
   Machine machine{
       !first.works_in_host_memory(), bytes, {}, first.memory_info(Place::host), first.link_adds()};
   for (const auto& backend : backends) machine.devices.push_back(backend->memory_info(Place::device));
+  machine.can_team = std::ranges::all_of(backends, [&](const auto& one) {
+    return std::ranges::all_of(backends,
+                               [&](const auto& other) { return one == other || one->can_team_with(*other); });
+  });
   for (size_t i = 1; i < backends.size(); ++i) {
     const uint64_t n_used = backends[i]->memory_info(Place::host).n_bytes_used;
     machine.host.n_bytes_used += n_used;

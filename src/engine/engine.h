@@ -63,9 +63,9 @@ class Engine {
 
   const ModelArgs& args() const { return args_; }
   const char* backend_name() const { return backends_.front()->name(); }
-  const Backends& backends() const { return backends_; }  // one for each stage
+  const Backends& backends() const { return backends_; }  // one for each stage, or member of the team
   Backend& backend() { return *backends_.front(); }
-  const Weights& weights() const { return weights_; }
+  const Weights& weights() const { return weights_.front(); }  // of the first member of a team
   const MemoryPlan& plan() const { return plan_; }
   // Things a user should hear once, such as "runs dense".
   const std::vector<std::string>& warnings() const { return warnings_; }
@@ -73,7 +73,7 @@ class Engine {
   RowSampler& sampler() { return *sampler_; }
   // Rows of the sampler for each group of sequences, as many groups as stages.
   int64_t n_group_rows() const {
-    const int64_t n_stages = std::ssize(plan_.stages);
+    const int64_t n_stages = plan_.n_stages();
     return (plan_.cache.max_step_tokens() + n_stages - 1) / n_stages;
   }
   Constraints& constraints() { return *constraints_; }
@@ -83,15 +83,17 @@ class Engine {
 
  private:
   void make_prefix_cache(const ModelSource& source, const EngineOptions& options);
+  std::vector<StageLayers> stages() const;
   void load(const ModelSource& source, const EngineOptions& options);
 
   const GgufFile* file_;  // null: the weights come from a function
   ModelArgs args_;
   Backends backends_;
   MemoryPlan plan_;
+  std::unique_ptr<Team> team_;          // null: the devices are no team
   std::shared_ptr<LatentCache> cache_;  // made before the weights: its host memory is pinned while they load
   std::unique_ptr<PrefixCache> prefix_cache_;
-  Weights weights_;
+  std::vector<Weights> weights_;  // of all stages, or one for each member
   std::vector<std::string> warnings_;
   std::unique_ptr<Forward> forward_;
   std::unique_ptr<RowSampler> sampler_;

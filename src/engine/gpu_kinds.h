@@ -15,6 +15,7 @@ struct GpuKind {
   double tensor_rate;  // FLOP a second: dense products of fp16 with sums in f32
   double clock_rate;   // multiprocessors times the boost clock, Hz
   double prompt_rate;  // measured: tokens a second of a prompt with all 61 layers on it; 0: it was never run
+  bool can_team = false;  // several of a host reach each other's memory (NVLink)
 };
 
 std::span<const GpuKind> gpu_kinds();

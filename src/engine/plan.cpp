@@ -9,6 +9,7 @@
 #include "engine/sampler.h"
 #include "model/stage.h"
 #include "weights/placement.h"
+#include "weights/shares.h"
 
 namespace dsv32 {
 namespace {
@@ -80,7 +81,7 @@ class MemoryPlanner {
   // Bytes of weights that the devices hold in any case: the host need not keep them.
   uint64_t held_bytes() const { return may_leave() ? n_core_ : n_weights_; }
   uint64_t step_bytes(int64_t n_tokens, int64_t context) const {
-    return Activations(nullptr, args_, n_tokens, context, options_.max_seqs).n_bytes;
+    return Activations(nullptr, args_, n_tokens, context, options_.max_seqs, machine_.n_members).n_bytes;
   }
 
   // The plan with the largest chunk up to kStreamedChunk, whose steps may take a half of what weights leave:
@@ -160,8 +161,8 @@ class MemoryPlanner {
              .max_seqs = options_.max_seqs};
     if (args_.n_draft_layers > 0) cache.n_guesses = options_.n_guesses.value_or(kMostGuesses);
     const int64_t n_most = cache.max_step_tokens();
-    plan_.stages = {
-        {.n_logit_bytes = Stage::logit_bytes(args_, n_most) + RowSampler::n_bytes(n_most, args_.vocab_size)}};
+    plan_.stages = {{.n_logit_bytes = Stage::logit_bytes(args_, n_most, machine_.n_members) +
+                                      RowSampler::n_bytes(n_most, args_.vocab_size)}};
     if (machine_.is_apart) plan_.n_mask_bytes = RowSampler::n_mask_bytes(n_most, args_.vocab_size);
     cache.max_context = choose_context(chunk);
     plan_.chunk = std::max(std::min(chunk, cache.max_context), n_most);
@@ -333,6 +334,44 @@ class MemoryPlanner {
   MemoryPlan plan_;
 };
 
+// What keeps these devices from being a team; empty: nothing.
+std::string why_no_team(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
+  if (!machine.can_team) return "the devices cannot reach each other's memory, or are of different kinds";
+  if (!can_divide(args, std::ssize(machine.devices)))
+    return format("the model's rows cannot be divided by %zu", machine.devices.size());
+  return options.n_cpu_experts.value_or(0) > 0 ? "the host keeps experts" : "";
+}
+
+// All devices of the machine as a team. They are planned as one of them, the one with the least room.
+MemoryPlan plan_of_team(const ModelArgs& args, EngineOptions options, const Machine& machine) {
+  if (const std::string why = why_no_team(args, options, machine); !why.empty())
+    fail(ErrorKind::usage, "--split rows: " + why, "--split layers gives each device layers of its own");
+  Machine one = machine;
+  one.n_members = std::ssize(machine.devices);
+  one.devices = {*std::ranges::min_element(machine.devices, {}, &MemoryInfo::n_bytes_free)};
+  one.weights = share_of(machine.weights, one.n_members);
+  options.n_cpu_experts = 0;
+  MemoryPlan plan = MemoryPlanner(args, options, one).plan();
+  plan.is_team = true;
+  plan.n_weight_bytes *= machine.devices.size();
+  plan.stages.resize(machine.devices.size(), plan.stages.front());
+  for (size_t i = 0; i < plan.stages.size(); ++i)
+    plan.stages[i].n_scratch_bytes = machine.is_apart ? machine.devices[i].n_bytes_used : 0;
+  return plan;
+}
+
+// The layers of all devices of the machine, or a team where that is asked for or has no less room.
+MemoryPlan plan_on(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
+  const bool is_alone = machine.devices.size() == 1;
+  if (!is_alone && options.split == Split::rows) return plan_of_team(args, options, machine);
+  MemoryPlan plan = MemoryPlanner(args, options, machine).plan();
+  if (is_alone || options.split == Split::layers || plan.n_host_expert_bytes > 0 ||
+      !why_no_team(args, options, machine).empty())
+    return plan;
+  const auto team = if_it_fits([&] { return plan_of_team(args, options, machine); });
+  return team && team->offers_no_less(plan, 2 * args.topk()) ? *team : plan;
+}
+
 // How many layers' experts the host keeps with these options; nothing: they do not fit.
 std::optional<int64_t> host_layers(const ModelArgs& args, const EngineOptions& options, Machine machine) {
   machine.leave(kSlackBytes);
@@ -362,10 +401,9 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
     some.devices.resize(n);
     if (args.n_draft_layers == 0) some.weights = without_draft(std::move(some.weights));
     some.weights.layers.resize(static_cast<size_t>(args.n_all_layers()));
-    MemoryPlanner planner(args, options, some);
-    if (n == n_most) return planner.plan();
-    if (!options.n_cpu_experts && planner.must_leave()) continue;
-    const auto plan = if_it_fits([&] { return planner.plan(); });
+    if (n == n_most) return plan_on(args, options, some);
+    if (!options.n_cpu_experts && MemoryPlanner(args, options, some).must_leave()) continue;
+    const auto plan = if_it_fits([&] { return plan_on(args, options, some); });
     if (plan && (plan->n_host_expert_bytes == 0 || options.n_cpu_experts)) return *plan;
   }
 }
@@ -427,6 +465,19 @@ int64_t largest_batch(const ModelArgs& some, const EngineOptions& options, const
 
 EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, Machine machine) {
   if (options.max_seqs != kAsManyAsSuit) return options;
+  if (options.split == Split::automatic) {  // a team, if as many sequences suit it
+    const auto with = [&](Split split) {
+      EngineOptions one_way = options;
+      one_way.split = split;
+      return with_suitable_batch(args, one_way, machine);
+    };
+    const EngineOptions layers = with(Split::layers);
+    if (why_no_team(args, options, machine).empty() && make_plan(args, layers, machine).n_stages() > 1)
+      if (const auto rows = if_it_fits([&] { return with(Split::rows); });
+          rows && rows->max_seqs >= layers.max_seqs)
+        return *rows;
+    return layers;
+  }
   for (MemoryInfo& device : machine.devices) device.n_bytes_free -= device.n_bytes_free / kDriverShare;
   options.max_seqs = 1;
   const MemoryPlan one = make_plan(args, options, machine);

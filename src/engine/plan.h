@@ -43,13 +43,18 @@ enum class SelectPolicy { model, all, quest };
 
 inline constexpr int64_t kQuestRows = 2048;
 
+// How several devices share a model: each has layers of its own, or they are a team (backend/team.h), which
+// has the rows of every layer divided.
+enum class Split { automatic, layers, rows };
+
 struct EngineOptions {
   std::string model_path;
   std::string draft_path;  // a file with the block for drafts; empty: the model's
   std::string backend = "auto";
-  Backends backends;      // for tests: in place of those that `backend` names
-  std::vector<int> gpus;  // all of them are used; empty: as few as suffice
-  int n_threads = 0;      // 0: all cores
+  Backends backends;               // for tests: in place of those that `backend` names
+  std::vector<int> gpus;           // all of them are used; empty: as few as suffice
+  Split split = Split::automatic;  // automatic: a team, where it has no less room
+  int n_threads = 0;               // 0: all cores
   KvType kv_type = KvType::fp8;
   SelectPolicy select = SelectPolicy::model;
   std::optional<int64_t> quest_rows;  // that Quest selects for a token; nothing: kQuestRows
@@ -86,6 +91,8 @@ struct Machine {
   std::vector<MemoryInfo> devices = {{0, kEndless, 0}};  // if is_apart; "used": a backend's scratch
   MemoryInfo host = {0, kEndless, 0};
   bool link_adds = true;  // Backend::link_adds
+  bool can_team = false;  // any two devices: Backend::can_team_with
+  int64_t n_members = 1;  // of the team for which `weights` are each device's
   // For the speed to expect alone.
   std::vector<const GpuKind*> gpus = {};  // of each device; empty: known by their memory alone
   std::optional<double> host_rate = {};   // bytes a second that threads read; nothing: by their number
@@ -102,12 +109,12 @@ struct Machine {
   }
 };
 
-// What a device holds.
+// What a device holds. The members of a team have the same layers.
 struct StagePlan {
   int64_t first_layer = 0, end_layer = 0;
   uint64_t n_weight_bytes = 0;         // without the experts that the host keeps
   uint64_t n_bytes_read = 0;           // of these, what a decode token reads
-  uint64_t n_logit_bytes = 0;          // with what is drawn from them; last device only
+  uint64_t n_logit_bytes = 0;          // with what is drawn from them; last device only, or every member
   uint64_t n_scratch_bytes = 0;        // the backend's own
   uint64_t n_expert_window_bytes = 0;  // through which the host's experts come in prompts
 };
@@ -116,6 +123,7 @@ struct MemoryPlan {
   CachePlan cache;
   int64_t chunk = 0;                   // most tokens of a step
   std::vector<StagePlan> stages;       // in the order of their layers
+  bool is_team = false;                // the devices are the members of a team
   std::vector<bool> has_host_experts;  // [n_all_layers]
   uint64_t n_weight_bytes = 0;         // of the layers that run, wherever they lie
   uint64_t n_host_expert_bytes = 0;
@@ -127,6 +135,11 @@ struct MemoryPlan {
   uint64_t n_host_bytes_read = 0;    // of the host's experts, what a decode token reads
   uint64_t n_link_bytes_read = 0;    // of these, what the link carries
 
+  int64_t n_members() const { return is_team ? std::ssize(stages) : 1; }
+  // Of a team, for a decode token: in every layer heads, their outputs, hidden values, outputs; the logits.
+  int64_t n_exchanges() const { return is_team ? 4 * (cache.n_layers - cache.n_draft_layers) + 1 : 0; }
+  // Devices that work on different layers.
+  int64_t n_stages() const { return is_team ? 1 : std::ssize(stages); }
   uint64_t n_device_bytes_read() const;  // of the other weights
   uint64_t n_bytes_read() const { return n_device_bytes_read() + n_host_bytes_read; }
   int64_t n_host_expert_layers() const { return std::ranges::count(has_host_experts, true); }
@@ -162,10 +175,11 @@ ModelArgs with_selector(const ModelArgs& args, const EngineOptions& options);
 // Pages of the smallest top-k buffer: the rows that a step selects, and the newest.
 inline int64_t least_buffer_pages(const ModelArgs& args) { return pages_for(args.topk() + 1); }
 
-// Uses as few of the machine's devices as hold all experts, or all of them. An open chunk is halved until the
-// rest fits beside it, and is larger where experts come from the host. Throws Error{usage} when a flag does
-// not fit the model (a context beyond the model's, a buffer smaller than top-k), Error{memory} when the
-// machine has no room, naming the first thing that does not fit.
+// Uses as few of the machine's devices as hold all experts, or all of them; as a team where that is asked
+// for, or is possible with no less room. An open chunk is halved until the rest fits beside it, and is larger
+// where experts come from the host. Throws Error{usage} when a flag does not fit the model (a context beyond
+// the model's, a buffer smaller than top-k), Error{memory} when the machine has no room, naming the first
+// thing that does not fit.
 MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
 
 // `args`, without the block for drafts if that is not to be used: with n_guesses 0; and where n_guesses is

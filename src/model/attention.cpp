@@ -7,6 +7,7 @@
 // selected and the previous slice attends.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "model/stage.h"
 
@@ -19,6 +20,9 @@ constexpr float kIndexNormEps = 1e-6f;  // model.py, Indexer.k_norm; no file sta
 
 // Steps 2 to 5, from the results of project() and store(); h += out() [n, dim]
 void Stage::attention(const LayerWeights& w, const CacheView& cache) {
+  claim_others(cache);
+  const StepTokens piece = std::exchange(piece_, some_of(piece_, share_.first, share_.n_tokens));
+  first_ += share_.first;
   queries(w, cache);
   lap("other");
   const int32_t* forced = this->forced().selection;
@@ -31,6 +35,9 @@ void Stage::attention(const LayerWeights& w, const CacheView& cache) {
   observe_ints("n_selected", act_.n_selected.data(), 1);
   observe_ints("selected", act_.selected.data(), topk());  // the first n_selected of each token are valid
   attend_selected(w, cache);
+  output(w);
+  piece_ = piece, first_ -= share_.first;
+  if (share_.division == Division::tokens) add_attended();
 }
 
 // The piece in consecutive parts; only one without buffers, when nothing is fetched.
@@ -67,10 +74,11 @@ void Stage::store(const LayerWeights& w, const CacheView& cache) {
     op.k_norm = w.indexer.k_norm.data(), op.k_norm_bias = w.indexer.k_norm_bias.data();
     op.k_norm_eps = kIndexNormEps;
   }
-  const bool attends = !leaves_rows_only(layer_);
-  if (attends) op.to_q = product(w.wq_b, act_.qr.data(), act_.q.data());
-  if (attends && has_index_queries())
-    op.to_index_q = product(w.indexer.wq_b, act_.qr.data(), act_.index_q.data());
+  const bool attends = !leaves_rows_only(layer_), by_heads = share_.division == Division::heads;
+  const float* qr = act_.qr.data() + share_.first * args_.q_lora_rank;
+  if (attends) op.to_q = product(by_heads ? own_rows(w.wq_b) : w.wq_b, qr, act_.q.data());
+  if (attends && has_index_queries()) op.to_index_q = product(w.indexer.wq_b, qr, act_.index_q.data());
+  op.to_q.n_tokens = op.to_index_q.n_tokens = share_.n_tokens;
   backend_.store_tokens(op);
   observe("qr", act_.qr.data(), args_.q_lora_rank);
   observe("c", act_.c.data(), rank);
@@ -81,7 +89,7 @@ void Stage::store(const LayerWeights& w, const CacheView& cache) {
 // q = rope(q);  q_I = H rope(q_I), if is_scored();  q_c, if absorbs_early()
 void Stage::queries(const LayerWeights& w, const CacheView& cache) {
   TurnQueries op{piece_, frequencies_.data(), args_.qk_rope_head_dim};
-  op.q = act_.q.data(), op.n_heads = args_.n_heads, op.head_dim = args_.qk_head_dim();
+  op.q = act_.q.data(), op.n_heads = share_.n_heads, op.head_dim = args_.qk_head_dim();
   if (has_index_queries()) {
     op.index_q = act_.index_q.data();
     op.n_index_heads = args_.index_n_heads, op.index_dim = args_.index_head_dim;
@@ -123,7 +131,8 @@ void Stage::score_positions(const StepTokens& some, const CacheView& cache) {
     const bool is_fp8 = cache.layout.kv_type != KvType::f32;
     backend_.indexer_scores({some, cache, heads, is_fp8 ? nullptr : act_.q_c.data() + q,
                              is_fp8 ? act_.index_q_fp8.data() + q : nullptr,
-                             act_.index_q_scales.data() + q_scale, act_.index_weights.data() + t * heads,
+                             act_.index_q_scales.data() + q_scale,
+                             act_.index_weights.data() + (share_.first + t) * heads,
                              1.0f / std::sqrt(static_cast<float>(heads) * static_cast<float>(dim)),
                              act_.scores.data(), scores_stride()});
   }
@@ -163,8 +172,8 @@ void Stage::find_rows(const StepTokens& slice, const CacheView& cache) {
 // q_c = W_UK^T q_nope
 MatmulHeads Stage::absorb(const LayerWeights& w) const {
   const int64_t head_dim = args_.qk_head_dim();
-  return {w.w_uk,          act_.q.data(), args_.n_heads * head_dim, head_dim, act_.q_c.data(),
-          piece_.n_tokens, piece_.role};
+  return {own_heads(w.w_uk), act_.q.data(), share_.n_heads * head_dim, head_dim, act_.q_c.data(),
+          piece_.n_tokens,   piece_.role};
 }
 
 // Whether q_c is computed together with the queries' rotation. Only in decode; not if it can hide the fetch
@@ -176,10 +185,9 @@ bool Stage::absorbs_early(const CacheView& cache) const {
   return piece_.role == Role::decode && !is_fetched_beside && cache.layout.kv_type != KvType::f32;
 }
 
-// q_c, if not computed yet;  o_c = attention over the selected rows;  h += out = wo concat_h(W_UV o_c)
+// q_c, if not computed yet;  o_c = attention over the selected rows
 void Stage::attend_selected(const LayerWeights& w, const CacheView& cache) {
-  const int64_t n = piece_.n_tokens, heads = args_.n_heads, head_dim = args_.qk_head_dim(),
-                rank = args_.kv_lora_rank;
+  const int64_t heads = share_.n_heads, head_dim = args_.qk_head_dim(), rank = args_.kv_lora_rank;
   const float* q_pe = act_.q.data() + args_.qk_nope_head_dim;
   if (!absorbs_early(cache)) backend_.matmul_heads(absorb(w));
   lap("other");
@@ -192,9 +200,22 @@ void Stage::attend_selected(const LayerWeights& w, const CacheView& cache) {
                      act_.o_c.data() + t * heads * rank, absorbs_early(cache)});
     lap("attention");
   }
-  backend_.matmul_heads({w.w_uv, act_.o_c.data(), heads * rank, rank, act_.o.data(), n, piece_.role});
-  Matmul output = product(w.wo, act_.o.data(), out());
-  output.sum = h();
+}
+
+// o = concat_h(W_UV o_c);  h += out = wo o
+void Stage::output(const LayerWeights& w) {
+  const int64_t n = piece_.n_tokens, heads = share_.n_heads, rank = args_.kv_lora_rank;
+  backend_.matmul_heads(
+      {own_heads(w.w_uv), act_.o_c.data(), heads * rank, rank, act_.o.data(), n, piece_.role});
+  if (share_.division == Division::heads) {
+    gather_columns(act_.o.data(), act_.all_o.data(), n, w.wo.n_cols);
+    backend_.matmul(product(own_rows(w.wo), act_.all_o.data(), act_.part.data()));
+    return add_parts(act_.part.data());
+  }
+  const bool by_tokens = share_.division == Division::tokens;
+  Matmul output =
+      product(w.wo, act_.o.data(), by_tokens ? act_.all_attended.data() + first_ * args_.dim : out());
+  if (!by_tokens) output.sum = h();
   backend_.matmul(output);
   observe("attention_out", out(), args_.dim);
 }

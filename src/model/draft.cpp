@@ -69,9 +69,9 @@ void Stage::enter_block() {
 }
 
 // Resolves nothing: records the claims of the rows that were stored.
-void Stage::claim_slots(const CacheView& cache) {
-  if (!cache.buffers) return;
-  backend_.resolve({piece_, cache, act_.selected.data(), act_.none.data(), act_.topk, act_.row_ids.data(),
+void Stage::claim_slots(const StepTokens& some, const CacheView& cache) {
+  if (!cache.buffers || some.n_tokens == 0) return;
+  backend_.resolve({some, cache, act_.selected.data(), act_.none.data(), act_.topk, act_.row_ids.data(),
                     act_.misses.data(), act_.n_misses.data(), act_.tally.data()});
 }
 

@@ -5,9 +5,14 @@ namespace dsv32 {
 
 // y = w2 (silu(w1 x) * w3 x) (+ plus);  h += y.  x: x() [n, dim] of the piece; y may be x
 void Stage::mlp(const MlpWeights& w, const float* plus, float* y) {
-  const int64_t n = piece_.n_tokens;
+  const int64_t n = piece_.n_tokens, n_cols = w.w2.n_cols;
   backend_.matmul_gated({w.w1, w.w3, x(), act_.up.data(), act_.gate.data(), n, piece_.role, w.scales.data()});
-  backend_.matmul({w.w2, act_.gate.data(), w.w2.n_cols, y, n, piece_.role, plus, h()});
+  if (!is_alone()) {
+    gather_columns(act_.gate.data(), act_.all_gate.data(), n, n_cols);
+    backend_.matmul({w.w2, act_.all_gate.data(), n_cols, act_.part.data(), n, piece_.role, plus});
+    return add_parts(act_.part.data());
+  }
+  backend_.matmul({w.w2, act_.gate.data(), n_cols, y, n, piece_.role, plus, h()});
   observe("ffn_out", y, args_.dim);
 }
 
@@ -46,7 +51,8 @@ void Stage::route(const ExpertWeights& w) {
 void Stage::routed_experts(const ExpertWeights& w) {
   RunExperts op = experts_op(w.routed);
   op.x = act_.x.data(), op.experts = act_.experts.data(), op.weights = act_.expert_weights.data();
-  op.n_tokens = step_.n_tokens, op.y = act_.out();
+  op.n_tokens = step_.n_tokens, op.y = routed_sum(0);
+  op.member = member_, op.hidden = act_.all_hidden.data();
   if (const int32_t* experts = forced().experts)
     op.experts = experts + (layer_ - cache_.first_layer()) * forced_.n_tokens * op.n_activated;
   op.place = w.place;
@@ -58,10 +64,17 @@ void Stage::routed_experts(const ExpertWeights& w) {
   backend_.run_experts(op);
 }
 
-// x = w2 of the shared expert + the routed experts' sum;  h += x.  For all tokens of the step
+// The routed experts' sums from a token of the step on; in a team the member's share of them.
+float* Stage::routed_sum(int64_t first) {
+  return (is_alone() ? act_.out() : act_.expert_part.data()) + first * args_.dim / member_.n();
+}
+
+// x = w2 of the shared expert + the routed experts' sum;  h += x.  For all tokens of the step. In a team the
+// member's part of that, without a sum.
 Matmul Stage::shared_output(const ExpertWeights& w) {
-  Matmul op = product(w.shared.w2, act_.gate.data(), act_.x.data());
-  op.plus = act_.out(), op.sum = act_.h.data();
+  Matmul op = product(w.shared.w2, act_.gate.data(), is_alone() ? act_.x.data() : act_.part.data());
+  op.plus = routed_sum(0);
+  if (is_alone()) op.sum = act_.h.data();
   return op;
 }
 
@@ -69,9 +82,12 @@ Matmul Stage::shared_output(const ExpertWeights& w) {
 void Stage::shared_expert(const ExpertWeights& w) {
   if (runs_shared_beside()) {
     if (w.place == Place::host) backend_.matmul(shared_output(w));
+    if (!is_alone()) add_parts(act_.part.data());
     observe("ffn_out", x(), args_.dim);
   } else if (args_.n_shared_experts > 0) {
-    mlp(w.shared, out(), x());
+    mlp(w.shared, routed_sum(first_), x());
+  } else if (!is_alone()) {
+    add_parts(routed_sum(first_));
   } else {
     observe("ffn_out", out(), args_.dim);
     backend_.add({out(), h(), piece_.n_tokens * args_.dim});

@@ -7,11 +7,12 @@
 
 namespace dsv32 {
 
-Forward::Forward(std::span<const StageLayers> stages, const ModelArgs& args, const Weights& weights,
-                 LatentCache& cache, const StageSizes& sizes)
-    : args_(args), cache_(cache), left_(stages.size() - 1) {
+Forward::Forward(std::span<const StageLayers> stages, const ModelArgs& args,
+                 std::span<const Weights> weights, LatentCache& cache, const StageSizes& sizes)
+    : args_(args), cache_(cache), team_(stages.front().member.team), left_(team_ ? 0 : stages.size() - 1) {
   for (size_t i = 0; i < stages.size(); ++i)
-    stages_.push_back(std::make_unique<Stage>(*stages[i].backend, args, weights, cache.stage(i), sizes));
+    stages_.push_back(std::make_unique<Stage>(*stages[i].backend, stages[i].member, args,
+                                              weights[team_ ? i : 0], cache.stage(i), sizes));
 }
 
 void Forward::run(Step step) {
@@ -43,18 +44,41 @@ void Forward::guess(std::vector<CachedSequence*> sequences, std::vector<int32_t>
   Step step{Role::decode, std::move(sequences), std::move(tokens)};
   step.nth_guess = nth;
   prepare(step);
-  Stage& last = *stages_.back();
-  last.begin(step);
-  while (last.advance()) continue;
+  if (team_) return run_as_team(step);
+  last().begin(step);
+  while (last().advance()) continue;
 }
 
 void Forward::cut(std::span<const Stage::Cut> cuts) {
   for (const Stage::Cut& one : cuts) cache_.cut(*one.sequence, one.n_tokens);
-  if (args_.n_draft_layers > 0 && !cuts.empty()) stages_.back()->cut(cuts);
+  if (args_.n_draft_layers == 0 || cuts.empty()) return;
+  if (!team_) return last().cut(cuts);
+  for (const auto& member : stages_) member->cut(cuts);
+}
+
+void Forward::run_as_team(const Step& step) {
+  for (const auto& member : stages_) member->begin(step);
+  for (int n_done = 1; advance_team(); ++n_done)
+    if (watch_) watch_->on_layer(std::min(1.0, n_done / static_cast<double>(args_.n_layers)));
+}
+
+// Members meet while they enqueue operations, so each has a thread; not for what is recorded already.
+bool Forward::advance_team() {
+  std::vector<char> goes_on(stages_.size());
+  const auto advance = [&](int64_t member) {
+    const auto m = static_cast<size_t>(member);
+    goes_on[m] = stages_[m]->advance();
+  };
+  if (std::ranges::all_of(stages_, [](const auto& member) { return member->is_recorded(); }))
+    for (int64_t member = 0; member < std::ssize(stages_); ++member) advance(member);
+  else
+    team_->run(advance);
+  return goes_on.front() != 0;
 }
 
 // Moves each step under way through one more stage, and `entering` through the first.
 void Forward::advance(StepOnItsWay entering) {
+  if (team_) return run_as_team(*entering);
   std::vector<Stage*> working;
   for (size_t i = stages_.size(); i-- > 0;) {
     const StepOnItsWay step = std::exchange(i > 0 ? left_[i - 1] : entering, nullptr);
@@ -107,7 +131,7 @@ void Forward::set_watch(const StepWatch* watch) {
 
 std::vector<float> Forward::logits() const {
   std::vector<float> values(static_cast<size_t>(n_logits() * args_.vocab_size));
-  stages_.back()->backend().download(values.data(), logits_row(0), values.size() * sizeof(float));
+  last().backend().download(values.data(), logits_row(0), values.size() * sizeof(float));
   return values;
 }
 

@@ -3,7 +3,8 @@
 // A prompt's steps form a pipeline: while one is in the second stage, the next is in the first. So run() only
 // begins a step that needs no logits, and later calls move it on; a step that needs logits is finished at
 // once, with all steps before it. Stages that work at the same time enqueue their layers in turn, since a
-// device accepts no more than about a thousand operations ahead. The host does not wait. Not thread-safe.
+// device accepts no more than about a thousand operations ahead. A team's devices are one stage, and run the
+// same layers at the same time. The host does not wait. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -20,12 +21,13 @@ namespace dsv32 {
 
 class Forward {
  public:
-  // The same stages as the cache's.
-  Forward(std::span<const StageLayers> stages, const ModelArgs& args, const Weights& weights,
+  // The same stages as the cache's. weights: of all stages, or one for each member of a team.
+  Forward(std::span<const StageLayers> stages, const ModelArgs& args, std::span<const Weights> weights,
           LatentCache& cache, const StageSizes& sizes);
 
   int64_t max_tokens() const { return stages_.front()->max_tokens(); }
-  size_t n_stages() const { return stages_.size(); }
+  // That work on different layers.
+  size_t n_stages() const { return team_ ? 1 : stages_.size(); }
   // Runs the step: stores its rows and keys, and computes its logits. Of a prompt's step without logits
   // perhaps only the first layers are enqueued so far. Its sequences hold its tokens afterwards. Throws
   // Error{context_full} as LatentCache::reserve() does.
@@ -56,18 +58,18 @@ class Forward {
     Forward& forward_;
   };
 
-  // The backend that has the logits.
-  Backend& last_backend() { return stages_.back()->backend(); }
+  // A backend that has the logits.
+  Backend& last_backend() { return last().backend(); }
   // Downloads the logits of the last run, [n_logits, vocab_size].
   std::vector<float> logits() const;
   // Row i of these logits in the last backend's memory, [vocab_size]; valid until the next run.
-  const float* logits_row(int64_t i) const { return stages_.back()->logits() + i * args_.vocab_size; }
-  int64_t n_logits() const { return stages_.back()->n_logits(); }
+  const float* logits_row(int64_t i) const { return last().logits() + i * args_.vocab_size; }
+  int64_t n_logits() const { return last().n_logits(); }
 
   using BufferTally = Stage::BufferTally;
   BufferTally buffer_tally() const;  // sum over all stages
 
-  // For measuring, in one stage.
+  // For measuring, on one device.
   void set_forced(size_t stage, const Stage::Forced& forced) { stages_[stage]->set_forced(forced); }
   // For measuring, on one device: appends the laps' names to `laps`. Null: no laps are marked.
   void set_laps(Laps* laps) { stages_.front()->set_laps(laps); }
@@ -78,14 +80,19 @@ class Forward {
 
  private:
   using StepOnItsWay = std::shared_ptr<const Step>;
+  // One that has the logits: the last, or the first member of a team.
+  Stage& last() const { return team_ ? *stages_.front() : *stages_.back(); }
   void prepare(Step& step) const;
   void advance(StepOnItsWay entering);
+  void run_as_team(const Step& step);
+  bool advance_team();
   void hand_over(size_t from);
   void set_watch(const StepWatch* watch);
 
   const ModelArgs& args_;
   LatentCache& cache_;
-  std::vector<std::unique_ptr<Stage>> stages_;
+  Team* const team_;                            // null: each stage has layers of its own
+  std::vector<std::unique_ptr<Stage>> stages_;  // or the members
   std::vector<StepOnItsWay> left_;  // [n_stages - 1] the step that a stage has done and the next has not
   const StepWatch* watch_ = nullptr;
 };

@@ -32,13 +32,14 @@ std::vector<float> rope_frequencies(const ModelArgs& args) {
   return frequencies;
 }
 
-Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, StageCache& cache,
-             const StageSizes& sizes)
+Stage::Stage(Backend& backend, const Member& member, const ModelArgs& args, const Weights& weights,
+             StageCache& cache, const StageSizes& sizes)
     : backend_(backend),
+      member_(member),
       args_(args),
       weights_(weights),
       cache_(cache),
-      act_(&backend, args, sizes.max_tokens, sizes.max_context, cache.plan().max_seqs) {
+      act_(&backend, args, sizes.max_tokens, sizes.max_context, cache.plan().max_seqs, member.n()) {
   const std::vector<float> frequencies = rope_frequencies(args);
   frequencies_ =
       Buffer<float>(backend, Place::device, static_cast<int64_t>(frequencies.size()), "rope frequencies");
@@ -55,6 +56,9 @@ Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, St
   decode_logits_ =
       Buffer<float>(backend, Place::device, args.vocab_size * cache.plan().max_step_tokens(), "logits");
   prompt_logits_ = Buffer<float>(backend, Place::device, args.vocab_size, "logits");
+  if (!is_alone())
+    logit_part_ = Buffer<float>(backend, Place::device,
+                                (decode_logits_.n() + prompt_logits_.n()) / member.n(), "logits");
 }
 
 // A decode step's largest position, rounded up so that one recording serves thousands of steps: operations
@@ -114,6 +118,10 @@ void Stage::place_logits() {
     prompt_logits_ = {};  // freed first: there is room for only one
     prompt_logits_ = Buffer<float>(backend_, Place::device, n_logits_ * args_.vocab_size, "logits");
   }
+  if (const int64_t n = n_logits_ * args_.vocab_size / member_.n(); !is_alone() && logit_part_.n() < n) {
+    logit_part_ = {};
+    logit_part_ = Buffer<float>(backend_, Place::device, n, "logits");
+  }
   logits_ = is_decode ? decode_logits_.data() : prompt_logits_.data();
 }
 
@@ -128,6 +136,17 @@ bool Stage::advance() {
   return false;
 }
 
+Stage::RecordKey Stage::record_key() const {
+  return {step_.n_tokens, step_.max_pos, forced(), cache_.has_buffers(), is_guess_};
+}
+
+bool Stage::is_recorded() const {
+  const RecordKey key = record_key();
+  const bool is_replayed = step_.role == Role::decode && !observer_ && !laps_;
+  return is_replayed &&
+         std::ranges::any_of(recorded_, [&](const auto& recorded) { return recorded.first == key; });
+}
+
 // Replays the recording for this step's key; makes it first if there is none. Recordings hold addresses of
 // this stage's memory. If the backend does not record, the layers run directly.
 void Stage::replay() {
@@ -137,7 +156,7 @@ void Stage::replay() {
   const auto run_all = [this] {
     while (run_layer()) continue;
   };
-  const RecordKey key{step_.n_tokens, step_.max_pos, forced(), cache_.has_buffers(), is_guess_};
+  const RecordKey key = record_key();
   auto known = std::ranges::find(recorded_, key, [](const auto& recorded) { return recorded.first; });
   if (known == recorded_.end()) {
     std::unique_ptr<Recording> recording = backend_.record(run_all);
@@ -172,7 +191,7 @@ bool Stage::run_layer() {
     norm(w.attn_norm, "attn_norm");
     project(w);
     store(w, cache);
-    if (rows_only) claim_slots(cache);
+    if (rows_only) claim_slots(piece_, cache);
     if (rows_only) continue;
     attention(w, cache);
     norm(w.ffn_norm, "ffn_norm");
@@ -193,7 +212,22 @@ bool Stage::run_layer() {
 bool Stage::take_piece() {
   if (first_ >= step_.n_tokens) return false;
   piece_ = some_of(step_, first_, std::min(act_.piece_tokens, step_.n_tokens - first_));
+  take_share();
   return true;
+}
+
+// All of the piece's attention, or the member's share of it. Quest scores with all heads together.
+void Stage::take_share() {
+  const bool can_divide_heads =
+      args_.selector() != Selector::quest && args_.n_heads % member_.n() == 0 && args_.dim % member_.n() == 0;
+  share_ = {Division::none, 0, piece_.n_tokens, args_.n_heads};
+  if (is_alone()) return;
+  share_.division =
+      choose_division(piece_.role == Role::decode, can_divide_heads, piece_.n_tokens, member_.n());
+  if (share_.division == Division::heads) share_.n_heads /= member_.n();
+  if (share_.division == Division::tokens)
+    share_.first = member_.begin(piece_.n_tokens),
+    share_.n_tokens = member_.end(piece_.n_tokens) - share_.first;
 }
 
 void Stage::norm(const Vector& weight, const char* name) {
@@ -207,9 +241,11 @@ void Stage::run_head(const Vector& norm, const WeightMatrix& head) {
   const int64_t n_before = step_.n_tokens - n_logits_, first = has_block() ? 0 : n_before;
   backend_.rms_norm({act_.h.data() + first * args_.dim, args_.dim, norm.data(), args_.norm_eps, act_.out(),
                      step_.n_tokens - first, args_.dim});
-  if (n_logits_ > 0)
-    backend_.matmul(
-        {head, act_.out() + (n_before - first) * args_.dim, args_.dim, logits_, n_logits_, step_.role});
+  if (n_logits_ == 0) return;
+  const bool is_share = head.n_rows < args_.vocab_size;  // else each member has all of it
+  float* y = is_share ? logit_part_.data() : logits_;
+  backend_.matmul({head, act_.out() + (n_before - first) * args_.dim, args_.dim, y, n_logits_, step_.role});
+  if (is_share) gather_columns(y, logits_, n_logits_, args_.vocab_size);
 }
 
 Stage::BufferTally Stage::buffer_tally() const {

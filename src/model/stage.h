@@ -3,9 +3,11 @@
 //
 // The layers are written once, over Backend: prefill and decode are the same operations over more or fewer
 // tokens. stage.cpp has the loop over the layers, attention.cpp one layer's attention, feed_forward.cpp its
-// MLP or experts; names and order follow spec and paper. The first stage embeds, the last one computes the
-// logits; Forward moves the hidden states between stages. draft.cpp has the block for drafts, which follows
-// the last stage's layers. Not thread-safe.
+// MLP or experts; names and order follow spec and paper. A member of a team (backend/team.h) has all layers'
+// attention, and its share of the rows of MLPs, experts and head; it works on its share of the heads or of
+// the tokens, and gather.cpp puts together what the members have computed. The first stage embeds, the last
+// one computes the logits; Forward moves the hidden states between stages. draft.cpp has the block for
+// drafts, which follows the last stage's layers. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -81,11 +83,18 @@ using Laps = std::vector<const char*>;
 class Activations {
   Backend* const backend_;
   const ModelArgs& args_;
+  const int64_t n_members_;
 
  public:
-  // Without a backend nothing is allocated, but n_bytes is the same.
-  Activations(Backend* backend, const ModelArgs& args, int64_t n_tokens, int64_t context, int64_t max_seqs)
-      : backend_(backend), args_(args), max_tokens(n_tokens), max_context(context), max_sequences(max_seqs) {}
+  // Without a backend nothing is allocated, but n_bytes is the same. n_members: of the team.
+  Activations(Backend* backend, const ModelArgs& args, int64_t n_tokens, int64_t context, int64_t max_seqs,
+              int64_t n_members)
+      : backend_(backend),
+        args_(args),
+        n_members_(n_members),
+        max_tokens(n_tokens),
+        max_context(context),
+        max_sequences(max_seqs) {}
 
   static constexpr int64_t kMostPieceTokens = 2048;         // larger pieces make attention no faster
   static constexpr int64_t kMostScores = int64_t{1} << 24;  // 64 MiB, or more for one token
@@ -152,6 +161,20 @@ class Activations {
   Buffer<float> route_logits = floats(n * args_.n_routed_experts);
   Buffer<int32_t> experts = ints(N * n_experts_);
   Buffer<float> expert_weights = floats(N * n_experts_);
+
+  // In a team. A member's share of the outputs: of the routed experts, of the product in hand.
+ private:
+  int64_t of_team(int64_t n_values) const { return n_members_ > 1 ? n_values : 0; }
+
+ public:
+  Buffer<float> expert_part = floats(of_team(N * dim_ / n_members_));
+  Buffer<float> part = floats(of_team(N * dim_ / n_members_));
+  // What the members gather, beside `out`; nothing else writes there.
+  Buffer<float> all_attended = floats(of_team(N * dim_));
+  Buffer<float> all_o = floats(of_team(n * heads_ * args_.v_head_dim));
+  Buffer<float> all_gate = floats(of_team(n * widest_mlp_));
+  Buffer<uint8_t> all_hidden = make<uint8_t>(
+      of_team(4 * N * args_.moe_inter_dim * (n_experts_ + std::max<int64_t>(args_.n_shared_experts, 0))));
 };
 
 struct StageSizes {
@@ -166,14 +189,15 @@ std::vector<float> rope_frequencies(const ModelArgs& args);
 
 class Stage {
  public:
-  // The stage has the cache's layers.
-  Stage(Backend& backend, const ModelArgs& args, const Weights& weights, StageCache& cache,
-        const StageSizes& sizes);
+  // The stage has the cache's layers. In a team each member has a Stage, with its own weights and cache.
+  Stage(Backend& backend, const Member& member, const ModelArgs& args, const Weights& weights,
+        StageCache& cache, const StageSizes& sizes);
 
   // The bytes of the last stage's logits, beside its activations: for each token of a decode step, and for
-  // one token of a prefill step.
-  static uint64_t logit_bytes(const ModelArgs& args, int64_t max_step_tokens) {
-    return static_cast<uint64_t>(args.vocab_size * (max_step_tokens + 1)) * sizeof(float);
+  // one token of a prefill step; and of a member's share of them.
+  static uint64_t logit_bytes(const ModelArgs& args, int64_t max_step_tokens, int64_t n_members) {
+    const int64_t n_values = args.vocab_size * (max_step_tokens + 1);
+    return static_cast<uint64_t>(n_values + (n_members > 1 ? n_values / n_members : 0)) * sizeof(float);
   }
 
   Backend& backend() { return backend_; }
@@ -185,6 +209,8 @@ class Stage {
   // stores rows and keys. The first stage begins with the embedding; the last one ends with the logits.
   // False: the step is complete in this stage.
   bool advance();
+  // Whether advance() only replays a recording.
+  bool is_recorded() const;
 
   // On the last stage of a model with a block for drafts: after a decode step, of which these sequences keep
   // only their first n_tokens tokens.
@@ -231,12 +257,23 @@ class Stage {
   Forced forced() const { return step_.n_tokens <= forced_.n_tokens ? forced_ : Forced{}; }  // of step_
   void upload(const Step& step);
   void place_logits();
+  struct RecordKey;
+  RecordKey record_key() const;
   void replay();
   bool run_layer();
   bool leaves_rows_only(int64_t layer) const;
   void run_head(const Vector& norm, const WeightMatrix& head);
   bool take_piece();
+  void take_share();
   void norm(const Vector& weight, const char* name);
+
+  // gather.cpp
+  bool is_alone() const { return member_.is_alone(); }
+  WeightMatrix own_rows(const WeightMatrix& weight) const;
+  WeightMatrix own_heads(const WeightMatrix& stack) const;
+  void gather_columns(const float* part, float* whole, int64_t n_rows, int64_t width, float* sum = nullptr);
+  void add_parts(const float* part);
+  void add_attended();
 
   // attention.cpp
   void project(const LayerWeights& w);
@@ -246,6 +283,7 @@ class Stage {
   bool is_scored() const;
   bool has_index_queries() const { return args_.has_indexer() && is_scored(); }
   MatmulHeads absorb(const LayerWeights& w) const;
+  void output(const LayerWeights& w);
   bool absorbs_early(const CacheView& cache) const;
   void queries(const LayerWeights& w, const CacheView& cache);
   std::vector<StepTokens> slices(const CacheView& cache) const;
@@ -260,7 +298,8 @@ class Stage {
   std::vector<int32_t> hidden_rows(const Step& step) const;
   int32_t kept_row(const CachedSequence& sequence) const;
   void enter_block();
-  void claim_slots(const CacheView& cache);
+  void claim_slots(const StepTokens& some, const CacheView& cache);
+  void claim_others(const CacheView& cache);
   struct Kept {
     int64_t share;
     int32_t row;
@@ -271,6 +310,7 @@ class Stage {
   // feed_forward.cpp
   void mlp(const MlpWeights& w, const float* plus, float* y);
   bool runs_shared_beside() const;
+  float* routed_sum(int64_t first);
   Matmul shared_output(const ExpertWeights& w);
   void route(const ExpertWeights& w);
   void routed_experts(const ExpertWeights& w);
@@ -279,7 +319,7 @@ class Stage {
   void announce_host_experts();
   const ExpertStacks* host_experts_after(int64_t layer) const;
 
-  // The piece's part of each: [n_tokens, dim].
+  // The share's part of each: [n_tokens, dim].
   float* h() { return act_.h.data() + first_ * args_.dim; }
   float* x() { return act_.x.data() + first_ * args_.dim; }
   float* out() { return act_.out() + first_ * args_.dim; }
@@ -290,6 +330,7 @@ class Stage {
   void lap(const char* name);
 
   Backend& backend_;
+  const Member member_;
   const ModelArgs& args_;
   const Weights& weights_;
   StageCache& cache_;
@@ -298,11 +339,17 @@ class Stage {
   Buffer<float> decode_logits_;  // [max_seqs, vocab_size]; never moves, since recordings hold its address
   Buffer<float> prompt_logits_;  // [most logits of a prefill step so far, vocab_size]
   float* logits_ = nullptr;      // of the last step, in one of these two
+  Buffer<float> logit_part_;     // in a team the member's share of them
   int64_t n_logits_ = 0;         // of the current step
   StepTokens step_;              // the current step's tokens, on the device
   bool is_guess_ = false;        // it is a guessing step
   StepTokens piece_;             // the tokens of step_ that are worked on
-  int64_t first_ = 0;            // index of the piece's first token in the step
+  int64_t first_ = 0;            // index in the step of the first token of `share_`
+  // What the member does of the piece's attention: some of its tokens, from index `first` on, and some heads.
+  struct Share {
+    Division division = Division::none;
+    int64_t first = 0, n_tokens = 0, n_heads = 0;
+  } share_;
   Buffer<uint8_t> expert_window_;
   uint64_t n_link_bytes_ = 0;  // the part of expert_window_ that the link uses in decode
   int64_t layer_ = 0;

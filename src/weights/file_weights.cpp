@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
+#include <deque>
 #include <set>
 
 #include "base/error.h"
@@ -40,27 +40,37 @@ class FileWeights : public WeightSource {
   bool has(const std::string& name) const override { return file_.find_tensor(name) != nullptr; }
 
   WeightMatrix stored(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
-                      int64_t split_row) override {
+                      Rows rows) override {
     const GgufTensor& tensor = find_rows(name, n_cols, n_rows, n_mats);
-    n_bytes_ += tensor.n_bytes;
-    WeightMatrix matrix = shaped(tensor.data, tensor.type, n_rows, n_cols, n_mats);
-    if (is_mapped()) return matrix;
-    loader_->add(tensor, *backend_, place_, alloc_rows(matrix, std::gcd(split_row, n_rows)));
-    if (matrix.step_bytes > 0) banded_.emplace_back(backend_, matrix);
-    return matrix;
+    return loaded(tensor, view(shaped(tensor.data, tensor.type, n_rows, n_cols, n_mats), rows));
   }
 
-  WeightMatrix stack(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats) override {
+  std::pair<WeightMatrix, WeightMatrix> stored_pair(const std::string& name, int64_t n_cols, int64_t n_rows,
+                                                    int64_t n_mats) override {
+    const GgufTensor& tensor = find_rows(name, n_cols, 2 * n_rows, n_mats);
+    const WeightMatrix both = shaped(tensor.data, tensor.type, 2 * n_rows, n_cols, n_mats);
+    WeightMatrix upper = both, lower = both;
+    upper.n_rows = lower.n_rows = n_rows, lower.data = both.row(0, n_rows);
+    return {loaded(tensor, view(upper, Rows::share)), loaded(tensor, view(lower, Rows::share))};
+  }
+
+  WeightMatrix stack(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
+                     Rows rows) override {
     std::vector<float> factors = scales(name, n_mats);
-    if (factors.empty()) return stored(name, n_cols, n_rows, n_mats, 0);
+    if (factors.empty()) return stored(name, n_cols, n_rows, n_mats, rows);
     const GgufTensor& tensor = find_rows(name, n_cols, n_rows, n_mats);
-    return made({.from = &tensor,
-                 .type = MadeMatrix::type_for(tensor.type, true),
-                 .n_mats = n_mats,
-                 .n_rows = n_rows,
-                 .n_cols = n_cols,
-                 .stored_rows = n_rows,
-                 .scales = std::move(factors)});
+    const WeightMatrix wanted = view(shaped(tensor.data, tensor.type, n_rows, n_cols, n_mats), rows);
+    const auto n_bytes_before = static_cast<size_t>(wanted.data - tensor.data);
+    WeightMatrix matrix = made({.from = &tensor,
+                                .type = MadeMatrix::type_for(tensor.type, true),
+                                .n_mats = n_mats,
+                                .n_rows = wanted.n_rows,
+                                .n_cols = n_cols,
+                                .stored_rows = n_rows,
+                                .first_row = static_cast<int64_t>(n_bytes_before / wanted.row_bytes),
+                                .scales = std::move(factors)});
+    matrix.n_whole_rows = wanted.n_whole_rows;
+    return matrix;
   }
 
   std::pair<WeightMatrix, WeightMatrix> halves(const std::string& name, int64_t n_cols, int64_t first_rows,
@@ -83,17 +93,9 @@ class FileWeights : public WeightSource {
       return {first, made(half)};
     }
     const WeightMatrix whole = shaped(tensor.data, tensor.type, n_rows, n_cols, n_mats);
-    WeightMatrix second = shaped(whole.row(0, first_rows), tensor.type, second_rows, n_cols, n_mats);
-    const size_t n_bytes = std::exchange(second.mat_bytes, whole.mat_bytes);  // of each matrix
-    n_bytes_ += n_bytes * static_cast<uint64_t>(n_mats);
-    if (is_mapped()) return {first, second};
-    second.mat_bytes = n_bytes;
-    uint8_t* to = alloc_rows(second, second_rows);
-    for (int64_t mat = 0; mat < n_mats; ++mat)
-      loader_->add(tensor, static_cast<uint64_t>(whole.row(mat, first_rows) - tensor.data), n_bytes,
-                   *backend_, place_, to + static_cast<size_t>(mat) * n_bytes);
-    if (second.step_bytes > 0) banded_.emplace_back(backend_, second);
-    return {first, second};
+    WeightMatrix second = whole;
+    second.n_rows = second_rows, second.data = whole.row(0, first_rows);
+    return {first, loaded(tensor, second)};
   }
 
   Vector vector(const std::string& name, int64_t n) override {
@@ -187,6 +189,21 @@ class FileWeights : public WeightSource {
     return find(name, tensor && tensor->ne == flat ? flat : shape_of(n_cols, n_rows, n_mats));
   }
 
+  // A view of the tensor's rows, where the backend can use them.
+  WeightMatrix loaded(const GgufTensor& tensor, const WeightMatrix& mapped) {
+    n_bytes_ += n_bytes_of(mapped);
+    if (is_mapped()) return mapped;
+    WeightMatrix matrix = mapped;
+    uint8_t* to = alloc_rows(matrix);
+    const bool is_dense = matrix.mat_bytes == mapped.mat_bytes;
+    const size_t n_bytes = is_dense ? n_bytes_of(matrix) : matrix.mat_bytes;
+    for (int64_t mat = 0; mat < (is_dense ? 1 : matrix.n_mats); ++mat)
+      loader_->add(tensor, static_cast<uint64_t>(mapped.row(mat, 0) - tensor.data), n_bytes, *backend_,
+                   place_, to + static_cast<size_t>(mat) * n_bytes);
+    if (matrix.step_bytes > 0) banded_.emplace_back(backend_, matrix);
+    return matrix;
+  }
+
   WeightMatrix made(MadeMatrix from) {
     n_bytes_ += from.n_bytes();
     WeightMatrix matrix = shaped(from.from->data, from.type, from.n_rows, from.n_cols, from.n_mats);
@@ -210,12 +227,21 @@ class FileWeights : public WeightSource {
 
 Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places,
                      const LoadProgress& progress) {
+  return std::move(load_weights(file, args, std::span(&places, 1), progress).front());
+}
+
+std::vector<Weights> load_weights(const GgufFile& file, const ModelArgs& args,
+                                  std::span<const WeightPlaces> members, const LoadProgress& progress) {
   Loader loader(file);
-  FileWeights source(file, args, &loader);
-  Weights weights = bind_weights(source, args, places);
-  source.refuse_unread();
+  std::deque<FileWeights> sources;
+  std::vector<Weights> weights;
+  for (const WeightPlaces& places : members) {
+    FileWeights& source = sources.emplace_back(file, args, &loader);
+    weights.push_back(bind_weights(source, args, places));
+    source.refuse_unread();
+  }
   loader.run(progress);
-  source.put_in_bands();
+  for (const FileWeights& source : sources) source.put_in_bands();
   return weights;
 }
 

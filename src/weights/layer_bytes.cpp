@@ -13,25 +13,35 @@ uint64_t stored_bytes(const WeightMatrix& m) {
   return static_cast<uint64_t>(m.n_mats * m.n_rows) * m.row_bytes;
 }
 
+template <class Mlp>
+uint64_t mlp_bytes(const Mlp& mlp) {
+  return stored_bytes(mlp.w1) + stored_bytes(mlp.w3) + stored_bytes(mlp.w2);
+}
+
 LayerBytes layer_bytes(const LayerWeights& layer, const ModelArgs& args) {
-  if (layer.is_dense) return {.core = layer.n_bytes};
+  if (layer.is_dense) return {.core = layer.n_bytes, .divided = mlp_bytes(layer.mlp)};
   const ExpertStacks& routed = layer.experts.routed;
-  const uint64_t experts = stored_bytes(routed.w1) + stored_bytes(routed.w3) + stored_bytes(routed.w2);
+  const uint64_t experts = mlp_bytes(routed);
   const uint64_t one_expert = experts / static_cast<uint64_t>(args.n_routed_experts);
   const auto n_activated = static_cast<uint64_t>(args.n_activated_experts);
-  return {layer.n_bytes - experts, experts, one_expert * n_activated, link_bytes(routed) * n_activated,
-          link_window_bytes(routed)};
+  return {.core = layer.n_bytes - experts,
+          .experts = experts,
+          .experts_read = one_expert * n_activated,
+          .link_read = link_bytes(routed) * n_activated,
+          .link_window = link_window_bytes(routed),
+          .divided = mlp_bytes(layer.experts.shared)};
 }
 
 void add_draft(const Weights& weights, const ModelArgs& args, ModelBytes& bytes) {
   const DraftWeights& draft = weights.draft;
   LayerBytes& layer = bytes.layers.back();
-  layer = {.core = layer.core + layer.experts, .is_draft = true};
+  layer = {.core = layer.core + layer.experts, .is_draft = true, .divided = layer.divided + layer.experts};
   const bool has_embed = draft.embed.data != weights.embed.data,
              has_head = draft.head.data != weights.head.data;
   bytes.draft = stored_bytes(draft.eh_proj) + 3 * static_cast<uint64_t>(args.dim) * sizeof(float);
   if (has_embed) bytes.draft += stored_bytes(draft.embed);
-  if (has_head) bytes.draft += stored_bytes(draft.head);
+  bytes.draft_divided = has_head ? stored_bytes(draft.head) : 0;
+  bytes.draft += bytes.draft_divided;
   bytes.draft_embedding = has_embed || bytes.tied > 0 ? 0 : bytes.embedding;
 }
 
@@ -39,7 +49,7 @@ void add_draft(const Weights& weights, const ModelArgs& args, ModelBytes& bytes)
 
 ModelBytes without_draft(ModelBytes bytes) {
   std::erase_if(bytes.layers, [](const LayerBytes& layer) { return layer.is_draft; });
-  bytes.draft = bytes.draft_embedding = 0;
+  bytes.draft = bytes.draft_embedding = bytes.draft_divided = 0;
   return bytes;
 }
 
@@ -66,7 +76,9 @@ ModelBytes model_bytes(const Weights& weights, const ModelArgs& args) {
   bytes.format = (last.is_dense ? last.mlp.w1 : last.experts.routed.w1).type;
   bytes.embedding = stored_bytes(weights.embed);
   bytes.embedding_read = weights.embed.row_bytes;
-  bytes.head = stored_bytes(weights.head) + static_cast<uint64_t>(args.dim) * sizeof(float);
+  bytes.vocab_size = args.vocab_size;
+  bytes.head_divided = stored_bytes(weights.head);
+  bytes.head = bytes.head_divided + static_cast<uint64_t>(args.dim) * sizeof(float);
   const bool is_tied = weights.head.data && weights.head.data == weights.embed.data;
   bytes.tied = is_tied ? bytes.embedding : 0;
   if (args.n_draft_layers > 0) add_draft(weights, args, bytes);

@@ -23,6 +23,7 @@ struct LayerBytes {
   // The block for drafts. Its experts, which no prompt needs, stay on the device and are part of `core`; a
   // step without guesses does not read it.
   bool is_draft = false;
+  uint64_t divided = 0;  // of `core`, what a team divides (weights/shares.h); experts it divides always
 
   uint64_t core_read() const { return is_draft ? 0 : core; }
 };
@@ -35,6 +36,9 @@ struct ModelBytes {
   uint64_t draft = 0;                          // of the block for drafts, beside its layer
   uint64_t draft_embedding = 0;                // with it, unless its device has the embedding
   TensorType format = TensorType::f32;         // of most weights that a token reads
+  // What a team divides of `head` and `draft` if it divides the rows of a head, which are vocab_size.
+  uint64_t head_divided = 0, draft_divided = 0;
+  int64_t vocab_size = 0;
 };
 
 ModelBytes without_draft(ModelBytes bytes);

@@ -263,7 +263,7 @@ void Loader::add(MadeMatrix made, Backend& backend, Place place, uint8_t* to) {
 
 void Loader::add(const GgufTensor& tensor, uint64_t offset, uint64_t n_bytes, Backend& backend, Place place,
                  uint8_t* to, const MadeMatrix* made) {
-  tensors_.push_back(&tensor);
+  tensors_.insert(&tensor);
   for (uint64_t at = 0; at < n_bytes; at += kPieceBytes) {
     const uint64_t from = made ? 0 : offset + at;
     pieces_.push_back({tensor.part, tensor.offset + from, tensor.data + from,

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "backend/backend.h"
@@ -64,7 +65,7 @@ class Loader {
   const GgufFile& file_;
   std::vector<Piece> pieces_;
   std::deque<MadeMatrix> made_;
-  std::vector<const GgufTensor*> tensors_;  // one for each add()
+  std::set<const GgufTensor*> tensors_;  // that pieces are of
 };
 
 }  // namespace dsv32

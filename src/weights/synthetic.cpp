@@ -30,26 +30,29 @@ class RandomWeights : public WeightSource {
 
   // The deviation makes outputs as large as inputs, and embeddings of magnitude 1.
   WeightMatrix stored(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
-                      int64_t) override {
+                      Rows rows) override {
     const TensorType type = type_of(name, n_cols);
     if (n_cols % traits(type).block_values != 0)
       fail(ErrorKind::usage,
            format("rows of %lld values are no whole blocks of %s", as_ll(n_cols), type_name(type)));
-    WeightMatrix m = shaped(nullptr, type, n_rows, n_cols, n_mats);
-    const size_t n_bytes = m.mat_bytes * static_cast<size_t>(n_mats);
-    n_bytes_ += n_bytes;
+    WeightMatrix m = view(shaped(nullptr, type, n_rows, n_cols, n_mats), rows);
+    n_bytes_ += n_bytes_of(m);
     if (!is_real_) return m;
     const float stddev = name == "token_embd.weight" ? 1.0f : 1 / std::sqrt(static_cast<float>(n_cols));
     std::vector<uint8_t> pattern =
         random_weights(type, kPatternRows, static_cast<uint64_t>(n_cols), rng_, stddev);
     const std::vector<uint8_t> block(pattern.begin(), pattern.begin() + traits(type).block_bytes);
     pattern.insert(pattern.end(), block.begin(), block.end());
-    fill(alloc_rows(m, n_rows), n_bytes, pattern);
+    fill(alloc_rows(m), m, pattern);
     if (m.step_bytes > 0) backend_->put_in_bands(m);
     return m;
   }
-  WeightMatrix stack(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats) override {
-    return stored(name, n_cols, n_rows, n_mats, 0);
+  WeightMatrix stack(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
+                     Rows rows) override {
+    return stored(name, n_cols, n_rows, n_mats, rows);
+  }
+  std::pair<WeightMatrix, WeightMatrix> stored_pair(const std::string&, int64_t, int64_t, int64_t) override {
+    fail(ErrorKind::internal, "synthetic weights have gate and up apart");
   }
   std::pair<WeightMatrix, WeightMatrix> halves(const std::string&, int64_t, int64_t, int64_t,
                                                int64_t) override {
@@ -79,22 +82,59 @@ class RandomWeights : public WeightSource {
     return ends(".attn_k_b.weight") || ends(".attn_v_b.weight") ? types_.heads : types_.matrices;
   }
 
-  void fill(uint8_t* to, size_t n_bytes, const std::vector<uint8_t>& pattern) {
-    if (place_ == Place::host) backend_->await_weights(to);
-    if (place_ == Place::host || backend_->works_in_host_memory()) return repeat(to, n_bytes, pattern);
-    const std::span<uint8_t> staging = backend_->staging();
-    backend_->download(nullptr, nullptr, 0);  // waits until no upload reads the staging memory
-    const size_t n_staged = std::min(staging.size() / pattern.size() * pattern.size(), n_bytes);
-    repeat(staging.data(), n_staged, pattern);
-    for (size_t at = 0; at < n_bytes; at += n_staged)
-      backend_->upload(to + at, staging.data(), std::min(n_staged, n_bytes - at));
+  // Contiguous bytes of a stack, and where they begin in the repeated pattern.
+  struct Stretch {
+    uint8_t* to;
+    size_t n_bytes;
+    size_t first;
+  };
+
+  // The whole stack, or of each matrix the member's rows.
+  std::vector<Stretch> stretches(uint8_t* to, const WeightMatrix& m) const {
+    if (m.n_whole_rows == 0) return {{to, n_bytes_of(m), 0}};
+    std::vector<Stretch> all;
+    for (int64_t mat = 0; mat < m.n_mats; ++mat) {
+      const int64_t first_row = mat * m.n_whole_rows + member_.begin(m.n_whole_rows);
+      all.push_back({to + static_cast<size_t>(mat) * m.mat_bytes, m.mat_bytes,
+                     static_cast<size_t>(first_row) * m.row_bytes});
+    }
+    return all;
   }
 
-  void repeat(uint8_t* to, size_t n_bytes, const std::vector<uint8_t>& pattern) {
-    const size_t n = pattern.size();
-    workers_.parallel_for(static_cast<int64_t>((n_bytes + n - 1) / n), true, [&](int64_t i) {
-      const size_t at = static_cast<size_t>(i) * n;
-      std::memcpy(to + at, pattern.data(), std::min(n, n_bytes - at));
+  void fill(uint8_t* to, const WeightMatrix& m, const std::vector<uint8_t>& pattern) {
+    if (place_ == Place::host) backend_->await_weights(to);
+    const bool is_here = place_ == Place::host || backend_->works_in_host_memory();
+    const std::span<const uint8_t> staged = is_here ? std::span<const uint8_t>() : stage(m, pattern);
+    for (const Stretch& stretch : stretches(to, m))
+      is_here ? repeat(stretch, pattern) : upload(stretch, staged, pattern.size());
+  }
+
+  // Repeats the pattern in staging memory as often as the matrix needs it and there is room.
+  std::span<const uint8_t> stage(const WeightMatrix& m, const std::vector<uint8_t>& pattern) {
+    const std::span<uint8_t> staging = backend_->staging();
+    backend_->download(nullptr, nullptr, 0);  // waits until no upload reads the staging memory
+    const size_t n_most = std::min(staging.size(), n_bytes_of(m) + pattern.size());
+    const size_t n_staged = n_most / pattern.size() * pattern.size();
+    repeat({staging.data(), n_staged, 0}, pattern);
+    return staging.first(n_staged);
+  }
+
+  // `staged` is the repeated pattern, of n_pattern bytes.
+  void upload(const Stretch& stretch, std::span<const uint8_t> staged, size_t n_pattern) {
+    for (size_t at = 0, n = 0; at < stretch.n_bytes; at += n) {
+      const std::span<const uint8_t> from = staged.subspan((stretch.first + at) % n_pattern);
+      n = std::min(from.size(), stretch.n_bytes - at);
+      backend_->upload(stretch.to + at, from.data(), n);
+    }
+  }
+
+  void repeat(const Stretch& stretch, const std::vector<uint8_t>& pattern) {
+    const size_t n = pattern.size(), n_skipped = stretch.first % n;
+    const size_t n_end = n_skipped + stretch.n_bytes;
+    workers_.parallel_for(static_cast<int64_t>((n_end + n - 1) / n), true, [&](int64_t i) {
+      const size_t first = static_cast<size_t>(i) * n, from = std::max(first, n_skipped);
+      std::memcpy(stretch.to + (from - n_skipped), pattern.data() + (from - first),
+                  std::min(first + n, n_end) - from);
     });
   }
 

@@ -24,9 +24,9 @@ MlpWeights bind_mlp(WeightSource& bind, const std::string& blk, const char* suff
   const std::string gate = blk + "ffn_gate" + suffix + ".weight", up = blk + "ffn_up" + suffix + ".weight",
                     down = blk + "ffn_down" + suffix + ".weight";
   MlpWeights w;
-  w.w1 = bind.stored(gate, dim, inter_dim, 1);
-  w.w3 = bind.stored(up, dim, inter_dim, 1);
-  w.w2 = bind.stored(down, inter_dim, dim, 1);
+  w.w1 = bind.stored(gate, dim, inter_dim, 1, Rows::share);
+  w.w3 = bind.stored(up, dim, inter_dim, 1, Rows::share);
+  w.w2 = bind.stored(down, inter_dim, dim, 1, Rows::share);
   const std::vector<float> s1 = bind.scales(gate, 1), s3 = bind.scales(up, 1), s2 = bind.scales(down, 1);
   const auto factor = [](const std::vector<float>& scales) { return scales.empty() ? 1.0f : scales[0]; };
   if (!s1.empty() || !s3.empty() || !s2.empty())
@@ -50,15 +50,12 @@ void bind_stacks(WeightSource& bind, const std::string& blk, const ModelArgs& a,
   const bool is_fused = bind.has(fused);
   ExpertStacks& routed = w.routed;
   if (is_fused) {  // per expert the gate's rows, then the up projection's
-    const WeightMatrix both = bind.stored(fused, a.dim, 2 * inter, n_experts, inter);
-    routed.w1 = routed.w3 = both;
-    routed.w1.n_rows = routed.w3.n_rows = inter;
-    routed.w3.data = both.row(0, inter);
+    std::tie(routed.w1, routed.w3) = bind.stored_pair(fused, a.dim, inter, n_experts);
   } else {
-    routed.w1 = bind.stored(gate, a.dim, inter, n_experts);
-    routed.w3 = bind.stored(up, a.dim, inter, n_experts);
+    routed.w1 = bind.stored(gate, a.dim, inter, n_experts, Rows::share);
+    routed.w3 = bind.stored(up, a.dim, inter, n_experts, Rows::share);
   }
-  routed.w2 = bind.stored(down, inter, a.dim, n_experts);
+  routed.w2 = bind.stored(down, inter, a.dim, n_experts, Rows::share);
   bind.place_in(Place::device);
   w.host_scales = hidden_scales(bind.scales(is_fused ? fused : gate, n_experts),
                                 bind.scales(is_fused ? fused : up, n_experts), n_experts);
@@ -118,6 +115,10 @@ LayerWeights bind_layer(WeightSource& bind, int64_t layer, const ModelArgs& a, P
   return w;
 }
 
+WeightMatrix bind_head(WeightSource& bind, const std::string& name, const ModelArgs& a) {
+  return bind.matrix(name, a.dim, a.vocab_size, bind.rows_of_head(a.vocab_size));
+}
+
 // The last backend needs an embedding of its own unless it can read the model's, or has it as the head.
 WeightMatrix bind_draft_embed(WeightSource& bind, const std::string& own, const ModelArgs& a,
                               const Weights& model, bool can_read_embed) {
@@ -132,7 +133,7 @@ DraftWeights bind_draft(WeightSource& bind, const ModelArgs& a, const Weights& m
   const std::string head = blk + "shared_head_head.weight", norm = blk + "shared_head_norm.weight";
   DraftWeights w;
   w.embed = bind_draft_embed(bind, blk + "embed_tokens.weight", a, model, can_read_embed);
-  w.head = bind.has(head) ? bind.matrix(head, a.dim, a.vocab_size) : model.head;
+  w.head = bind.has(head) ? bind_head(bind, head, a) : model.head;
   w.eh_proj = bind.matrix(blk + "eh_proj.weight", 2 * a.dim, a.dim);
   w.enorm = bind.vector(blk + "enorm.weight", a.dim);
   w.hnorm = bind.vector(blk + "hnorm.weight", a.dim);
@@ -145,16 +146,20 @@ DraftWeights bind_draft(WeightSource& bind, const ModelArgs& a, const Weights& m
 Weights bind_weights(WeightSource& bind, const ModelArgs& args, const WeightPlaces& places) {
   Backend& first = places.backend(0);
   Backend& last = places.backend(args.n_all_layers() - 1);
+  if (!places.member.is_alone() && &first != &last)
+    fail(ErrorKind::internal, "a member of a team has its weights on several devices");
   Weights weights;
+  bind.divide_for(places.member);
   bind.place_on(first);
   weights.embed = bind.matrix("token_embd.weight", args.dim, args.vocab_size);
   bind.place_on(last);
   weights.norm = bind.vector("output_norm.weight", args.dim);
-  weights.head = weights.embed;
   if (bind.has("output.weight"))
-    weights.head = bind.matrix("output.weight", args.dim, args.vocab_size);
+    weights.head = bind_head(bind, "output.weight", args);
   else if (&first != &last)
-    weights.head = bind.matrix("token_embd.weight", args.dim, args.vocab_size);
+    weights.head = bind_head(bind, "token_embd.weight", args);
+  else
+    weights.head = bind.view(weights.embed, bind.rows_of_head(args.vocab_size));
   for (int64_t layer = 0; layer < args.n_all_layers(); ++layer) {
     bind.place_on(places.backend(layer));
     const uint64_t n_bytes_before = bind.n_bytes_found();

@@ -3,10 +3,12 @@
 // The one table from GGUF names and shapes to the official names is in weights.cpp. A matrix lies in memory
 // of its backend, or stays in the mapped file if the backend works in host memory (the GgufFile must outlive
 // the Weights); one-dimensional tensors are converted to f32 and owned here. Every shape is checked against
-// ModelArgs. Immutable after loading.
+// ModelArgs. A member of a team has some matrices' rows in part (weights/shares.h): shapes below are those of
+// whole matrices. Immutable after loading.
 #pragma once
 
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "backend/backend.h"
@@ -74,10 +76,11 @@ struct Weights {
 };
 
 // Which backend has a layer's weights, and where its routed experts lie. The embedding goes with the first
-// layer, the final norm and the head with the last.
+// layer, the final norm and the head with the last. A member of a team has all on one backend.
 struct WeightPlaces {
   std::function<Backend&(int64_t layer)> backend;
   std::function<Place(int64_t layer)> experts = [](int64_t) { return Place::device; };
+  Member member = {};  // whose share of rows it is
 };
 
 // Throws Error{model} naming the tensor that is missing, has a wrong shape or an unsupported type, or belongs
@@ -85,6 +88,9 @@ struct WeightPlaces {
 Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places,
                      const LoadProgress& progress = {});
 Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend);  // all on one backend
+// The same for each member of a team; the file is read once from its beginning to its end.
+std::vector<Weights> load_weights(const GgufFile& file, const ModelArgs& args,
+                                  std::span<const WeightPlaces> members, const LoadProgress& progress = {});
 
 // Only shapes and counts of bytes; vectors are empty.
 Weights file_shapes(const GgufFile& file, const ModelArgs& args);

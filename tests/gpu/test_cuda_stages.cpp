@@ -39,7 +39,7 @@ std::vector<float> logits_of(const GgufFile& file, int64_t border, int64_t buffe
   plan.is_apart = true, plan.n_layers = kLayers, plan.buffer_rows = buffer_rows;
   plan.pool_tokens = plan.max_context = 512;
   LatentCache cache(stages, plan);
-  Forward forward(stages, args, weights, cache, StageSizes{kChunk, plan.max_context});
+  Forward forward(stages, args, std::span(&weights, 1), cache, StageSizes{kChunk, plan.max_context});
   const std::unique_ptr<CachedSequence> sequence = cache.open();
   const std::vector<int32_t> tokens = random_tokens(kPrompt + kMadeByDecode, 3);
   const auto run = [&](Role role, int64_t begin, int64_t n) {

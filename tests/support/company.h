@@ -51,7 +51,7 @@ inline CompanyLogits run_together(Backend& backend, const GgufFile& file, const 
   plan.buffer_rows = company.buffer_rows;
   const StageLayers stage{&backend, args.n_layers};
   LatentCache cache({&stage, 1}, plan);
-  Forward forward({&stage, 1}, args, weights, cache, StageSizes{kMaxTokens, context});
+  Forward forward({&stage, 1}, args, std::span(&weights, 1), cache, StageSizes{kMaxTokens, context});
   std::vector<std::unique_ptr<CachedSequence>> sequences;
   std::vector<std::vector<int32_t>> tokens;
   for (int64_t s = 0; s < n_seqs; ++s) sequences.push_back(cache.open()), tokens.push_back(company.tokens(s));

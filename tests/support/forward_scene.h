@@ -29,7 +29,7 @@ struct ForwardScene {
   explicit ForwardScene(Backend& backend_, int64_t buffer_rows = 0)
       : backend(backend_),
         cache({&stage, 1}, plan(buffer_rows)),
-        forward(std::make_unique<Forward>(std::span(&stage, 1), args, weights, cache,
+        forward(std::make_unique<Forward>(std::span(&stage, 1), args, std::span(&weights, 1), cache,
                                           StageSizes{kPrompt, kContext})),
         sequence(cache.open()) {
     run(random_tokens(kPrompt, 1), Role::prefill);

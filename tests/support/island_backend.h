@@ -63,11 +63,13 @@ class IslandBackend : public CpuBackend {
   void* alloc(Place place, size_t n_bytes, const char* what) override {
     void* memory = CpuBackend::alloc(place, n_bytes, what);
     sizes_[static_cast<const uint8_t*>(memory)] = n_bytes;
+    if (place == Place::host) note_host(memory, n_bytes);
     return memory;
   }
   void free(Place place, void* memory) override {
     wait();
     sizes_.erase(static_cast<const uint8_t*>(memory));
+    if (place == Place::host) note_host(memory, 0);
     CpuBackend::free(place, memory);
   }
   void upload(void* device, const void* host, size_t n_bytes) override {
@@ -121,6 +123,13 @@ class IslandBackend : public CpuBackend {
     own(op.weight.data, op.x, op.y);
     enqueue([this, op] { CpuBackend::matmul_heads(op); });
   }
+  // Beside the contract it waits: the members' threads read each other's memory here.
+  void gather(const Gather& op) override {
+    for (const Gather::Piece& piece : op.pieces) own(piece.part, piece.whole);
+    own(op.sum);
+    wait();
+    CpuBackend::gather(op);
+  }
   void add(const Add& op) override {
     own(op.x, op.y);
     enqueue([this, op] {
@@ -130,7 +139,7 @@ class IslandBackend : public CpuBackend {
   }
   void stream_rows(const StreamRows& op) override {
     std::vector<StreamRows::Copy> copies(op.copies, op.copies + op.n_copies);
-    for (const StreamRows::Copy& copy : copies) own(copy.to, copy.from);
+    for (const StreamRows::Copy& copy : copies) own(copy.to), own_host(copy.from);
     enqueue([this, copies] { CpuBackend::stream_rows({copies.data(), std::ssize(copies)}); });
   }
   void store_tokens(const StoreTokens& op) override {
@@ -177,6 +186,8 @@ class IslandBackend : public CpuBackend {
     own(op.w1.data, op.w3.data, op.w2.data, op.x, op.experts, op.weights, op.y, op.window, op.scales);
     own(op.shared.weight.data, op.shared.x, op.shared.y, op.shared.plus, op.shared.sum);
     if (op.next) own(op.next->w1.data, op.next->w3.data, op.next->w2.data);
+    own(op.hidden);
+    if (op.member.team) return wait(), CpuBackend::run_experts(op);
     enqueue([this, op] {
       const bool is_shared = op.place == Place::host && op.role == Role::decode;
       const auto compute = [this](const RunExperts& part) { CpuBackend::run_experts(part); };
@@ -206,19 +217,44 @@ class IslandBackend : public CpuBackend {
   // On the backend's thread, operations that are parts of others are done at once.
   bool is_at_work() const { return std::this_thread::get_id() == thread_.get_id(); }
 
+  // Host memory of all these backends, which each of them reads and writes.
+  struct HostMemory {
+    std::mutex mutex;
+    std::map<const uint8_t*, size_t> sizes;
+  };
+  static HostMemory& host_memory() {
+    static HostMemory memory;
+    return memory;
+  }
+  static void note_host(const void* memory, size_t n_bytes) {
+    const std::lock_guard lock(host_memory().mutex);
+    const auto* address = static_cast<const uint8_t*>(memory);
+    if (n_bytes > 0)
+      host_memory().sizes[address] = n_bytes;
+    else
+      host_memory().sizes.erase(address);
+  }
+  void own_host(const void* pointer) const {
+    const std::lock_guard lock(host_memory().mutex);
+    if (!holds(host_memory().sizes, pointer)) own(pointer);
+  }
+  static bool holds(const std::map<const uint8_t*, size_t>& sizes, const void* pointer) {
+    const auto* address = static_cast<const uint8_t*>(pointer);
+    const auto after = sizes.upper_bound(address);
+    return after != sizes.begin() && address < std::prev(after)->first + std::prev(after)->second;
+  }
+
   // Ends the program unless the pointer is null or into this backend's memory.
   void own(const void* pointer) const {
     if (!pointer || is_at_work()) return;
-    const auto* address = static_cast<const uint8_t*>(pointer);
-    auto after = sizes_.upper_bound(address);
-    if (after != sizes_.begin() && address < std::prev(after)->first + std::prev(after)->second) return;
+    if (holds(sizes_, pointer)) return;
     std::fprintf(stderr, "an operation was given a pointer into another backend's memory\n");
     std::abort();
   }
   void own(const StepTokens& step) const { own(step.tokens, step.pos, step.seq); }
   void own(const CacheView& cache) const {
-    own(cache.rows, cache.slots, cache.key_pages, cache.row_pages, cache.slot_pages, cache.key_page_ids,
-        cache.buffers);
+    own_host(cache.rows);
+    own(cache.slots, cache.key_pages, cache.row_pages, cache.slot_pages, cache.key_page_ids, cache.buffers);
   }
   template <typename First, typename Second, typename... Others>
   void own(const First& first, const Second& second, const Others&... others) const {

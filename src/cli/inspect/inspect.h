@@ -118,23 +118,24 @@ class ForcedChoices {
   void next(int64_t n_guesses = 0, std::span<const int64_t> n_kept = {});
 
  private:
-  // The choices for a stage's layers and their tokens, on the stage's device.
+  // The choices for a stage's layers and their tokens, on the stage's device. Those of a team's members are
+  // equal.
   using List = std::vector<int32_t>;  // ascending
   struct Choices {
     Backend* backend;
     int64_t n_all;
     double locality;
+    Rng rng;
     Buffer<int32_t> device;         // [n_layers, n_tokens, n_chosen]
     std::vector<List> chosen = {};  // [n_layers * n_tokens]
   };
-  const int32_t* add(Backend& backend, int64_t n_layers, int64_t n_chosen, int64_t n_all, double locality);
-  void follow(const Choices& choices, std::span<List> layer, int64_t n_guesses,
-              std::span<const int64_t> n_kept);
+  const int32_t* add(Backend& backend, uint64_t seed, int64_t n_layers, int64_t n_chosen, int64_t n_all,
+                     double locality);
+  void follow(Choices& choices, std::span<List> layer, int64_t n_guesses, std::span<const int64_t> n_kept);
 
   Engine& engine_;
   const int64_t n_sequences_, n_tokens_;  // of the largest step
   int64_t n_each_ = 1;                    // tokens of each sequence in the last step
-  Rng rng_{7};
   std::vector<Choices> choices_;
 };
 

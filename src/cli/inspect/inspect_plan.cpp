@@ -41,6 +41,8 @@ Machine machine_of(const ImaginedMachine& imagined, const ModelBytes& bytes, con
       !imagined.gpus.empty(), bytes, {}, {imagined.host, less_bytes(imagined.host, kSystemBytes), 0}};
   machine.link_adds = threads_of(options) <= kMostLinkProcessors;
   machine.gpus = imagined.kinds;
+  machine.can_team = std::ranges::all_of(
+      imagined.kinds, [&](const GpuKind* kind) { return kind == imagined.kinds.front() && kind->can_team; });
   for (size_t i = 0; i < imagined.gpus.size(); ++i) {
     const uint64_t n_most = options.limits(i).device.value_or(imagined.gpus[i]);
     const uint64_t n_free = std::min(n_most, less_bytes(imagined.gpus[i], kCudaBytes));
@@ -149,10 +151,10 @@ std::string traffic_text(const Planned& planned, const ModelArgs& args) {
   if (plan.n_link_bytes_read > 0)
     text += format(", of which %s go over the link", human_bytes(plan.n_link_bytes_read).c_str());
   if (plan.cache.has_buffers() && planned.machine.is_apart)
-    text += format(
-        ", at most %s of rows over the link",
-        human_bytes(static_cast<uint64_t>(args.n_layers * args.topk() * plan.cache.layout.row_bytes()))
-            .c_str());
+    text +=
+        format(", at most %s of rows over the link",
+               human_bytes(static_cast<uint64_t>(args.n_layers * args.topk() * plan.cache.layout.row_bytes()))
+                   .c_str());
   text += "\n";
   if (plan.n_host_expert_bytes > 0)
     text += format("a prompt's step of %s tokens reads %s of experts over the link\n",
@@ -257,6 +259,11 @@ std::string plan_text(const Planned& planned, const MeasuredModel& model) {
               ? format("top-k buffers of %s rows\n", with_thousands(plan.cache.buffer_rows).c_str())
               : "every latent row is resident, no top-k buffers\n";
   text += drafts_text(planned, model);
+  if (plan.is_team)
+    text += format(
+        "a team of %lld GPUs: each has its share of the rows of experts, MLPs and head, and the "
+        "rest whole; for a token they exchange %lld times\n",
+        as_ll(plan.n_members()), as_ll(plan.n_exchanges()));
   for (size_t i = 0; planned.machine.is_apart && i < plan.stages.size(); ++i) text += device_text(planned, i);
   text += host_text(planned) + traffic_text(planned, model.args());
   if (const uint64_t n_unused = model.n_bytes_unused(planned.machine.weights); n_unused > 0)
@@ -287,6 +294,8 @@ Json to_json(const Planned& planned, const MeasuredModel& model) {
             {"machine", planned.machine_name},
             {"expected", to_json(planned.speed)},
             {"devices", devices},
+            {"split", plan.is_team ? "rows" : "layers"},
+            {"exchanges", plan.n_exchanges()},
             {"host",
              {{"expert_layers", planned.host_expert_layers},
               {"n_bytes", planned.n_host_bytes},

@@ -318,13 +318,14 @@ ForcedChoices::ForcedChoices(Engine& engine, int64_t n_sequences, int64_t n_visi
   for (size_t i = 0; i < engine.plan().stages.size(); ++i) {
     const StagePlan& stage = engine.plan().stages[i];
     const int64_t n_layers = stage.end_layer - stage.first_layer;
+    const auto seed = static_cast<uint64_t>(2 * stage.first_layer);
     Backend& backend = *engine.backends()[i];
     Stage::Forced forced{.n_tokens = n_tokens_};
     if (locality.selection && args.topk() > 0 && n_visible > args.topk())
-      forced.selection = add(backend, n_layers, args.topk(), n_visible, *locality.selection);
+      forced.selection = add(backend, seed, n_layers, args.topk(), n_visible, *locality.selection);
     if (locality.experts && args.n_routed_experts > 0)
-      forced.experts =
-          add(backend, n_layers, args.n_activated_experts, args.n_routed_experts, *locality.experts);
+      forced.experts = add(backend, seed + 1, n_layers, args.n_activated_experts, args.n_routed_experts,
+                           *locality.experts);
     engine.forward().set_forced(i, forced);
   }
 }
@@ -334,23 +335,23 @@ ForcedChoices::~ForcedChoices() {
 }
 
 // Draws the first choices. Returns their place on the device.
-const int32_t* ForcedChoices::add(Backend& backend, int64_t n_layers, int64_t n_chosen, int64_t n_all,
-                                  double locality) {
+const int32_t* ForcedChoices::add(Backend& backend, uint64_t seed, int64_t n_layers, int64_t n_chosen,
+                                  int64_t n_all, double locality) {
   const int64_t n_lists = n_layers * n_tokens_;
-  Choices& added = choices_.emplace_back(
-      Choices{&backend, n_all, locality, {backend, Place::device, n_lists * n_chosen, "forced choices"}});
+  Choices& added = choices_.emplace_back(Choices{
+      &backend, n_all, locality, Rng{seed}, {backend, Place::device, n_lists * n_chosen, "forced choices"}});
   List all(static_cast<size_t>(n_all));
   std::iota(all.begin(), all.end(), 0);
   for (int64_t list = 0; list < n_lists; ++list) {
     for (size_t i = 0; i < static_cast<size_t>(n_chosen); ++i)
-      std::swap(all[i], all[i + rng_.next() % (all.size() - i)]);
+      std::swap(all[i], all[i + added.rng.next() % (all.size() - i)]);
     std::ranges::sort(added.chosen.emplace_back(all.begin(), all.begin() + n_chosen));
   }
   return added.device.data();
 }
 
 // A layer's choices: of each sequence one after the other, beginning behind the last token that was kept.
-void ForcedChoices::follow(const Choices& choices, std::span<List> layer, int64_t n_guesses,
+void ForcedChoices::follow(Choices& choices, std::span<List> layer, int64_t n_guesses,
                            std::span<const int64_t> n_kept) {
   std::vector<List> last;
   for (int64_t i = 0; i < n_sequences_; ++i) {
@@ -360,7 +361,7 @@ void ForcedChoices::follow(const Choices& choices, std::span<List> layer, int64_
   size_t token = 0;
   for (List& list : last)
     for (int64_t i = 0; i <= n_guesses; ++i) {
-      if (choices.locality < 1) change(list, choices.n_all, choices.locality, rng_);
+      if (choices.locality < 1) change(list, choices.n_all, choices.locality, choices.rng);
       layer[token++] = list;
     }
 }

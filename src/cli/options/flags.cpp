@@ -205,6 +205,13 @@ const Flag kEngineFlags[] = {
      "Model", kCheck, kBackend},
     {"gpus", "LIST", "which GPUs, such as 0,1", "Model", kOnEngine,
      [](O& o) { return field(o.engine.gpus, 0, kMostListed); }, "as few as suffice"},
+    {"split", "HOW",
+     "how several GPUs share the model; rows: all compute every layer together, the fastest, if they reach "
+     "each other's memory; layers: each has some layers; auto: rows where that leaves no less room",
+     "Model", kOnEngine,
+     [](O& o) {
+       return choice(o.engine.split, {"auto", "layers", "rows"});
+     }},
     {"cpu-experts", "N",
      "layers whose experts stay in host memory, where the CPU computes them: a number, or auto: as few as "
      "possible",

@@ -1,0 +1,295 @@
+// Gathers what the members of a team have computed: each writes its part to all.
+//
+// A gather is one kernel on each member's stream. It copies the member's part to its place in the vector of
+// every member, then counts up a counter of each member, and ends when all members have counted in its own
+// memory. The number of the gather lies in device memory, and the kernel itself advances it, so that a
+// recorded kernel can be replayed.
+//
+// Why no value is overwritten before it is read: a member counts in gather k after its own wait, when all its
+// work before gather k is complete. So a gather after gather k begins when every member has done its work
+// before gather k. It may write what a member read by then: memory that gather j has written and that is read
+// before gather k, with j < k, may be written again by the gathers after k.
+//
+// Blocks that wait do not keep others from running: the kernel has as many as run at once, and waits only for
+// work that was enqueued before. For that, Exchange::gather() returns when all members have enqueued the
+// gather: the driver may keep a member from enqueuing while another one's kernel waits.
+#include "cuda/gather.h"
+
+#include <mutex>
+
+#include "cuda/common.cuh"
+
+namespace dsv32::cuda {
+namespace {
+
+constexpr int kThreads = 512, kBlocksPerSm = 2;
+constexpr int kFewBlocks = 16;  // with a word of each thread; the next kernel needs room to start beside
+constexpr int kTogether = 4;    // words of a thread under way
+
+// A member's part, in words of 16 or 4 bytes, and where it goes.
+struct Part {
+  const void* from = nullptr;
+  void* to[kMostMembers] = {};  // by member; null: it is there already
+  bool is_wide = false;         // words of 16 bytes
+  // Word i goes to the place i / n_row_words * row_apart + i % n_row_words.
+  uint32_t n_words = 0, n_row_words = 1, row_apart = 0;
+};
+
+struct Work {
+  Part parts[2];
+  int number, n_members;
+  Exchange::State* states[kMostMembers];  // by member
+  const float* whole;                     // [n_sum] of the first piece; sum null: no sum
+  float* sum;
+  int64_t n_sum;
+  bool is_sum_wide;
+  uint32_t* lates[kMostMembers];
+  uint64_t most_nanoseconds;
+};
+
+// What the hosts are told: `waiter` has waited in vain for `member`. 0 means that nobody has.
+constexpr uint32_t late_code(int waiter, int member) {
+  return static_cast<uint32_t>(1 + waiter * kMostMembers + member);
+}
+
+DSV32_DEVICE uint64_t nanoseconds() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+// Adds to a counter of any device. What this block's threads wrote before the last barrier is visible to who
+// reads the sum.
+DSV32_DEVICE void add_release(uint32_t* counter, uint32_t n) {
+  asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(counter), "r"(n) : "memory");
+}
+DSV32_DEVICE uint32_t load_acquire_of_all(const uint32_t* p) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  return value;
+}
+
+// Copies the part with all blocks, a warp neighbouring words.
+template <typename Word>
+DSV32_DEVICE void copy_part(const Part& part, int n_members) {
+  const auto* from = static_cast<const Word*>(part.from);
+  const uint32_t n_apart = gridDim.x * kThreads;
+  for (uint32_t first = blockIdx.x * kThreads + threadIdx.x; first < part.n_words;
+       first += kTogether * n_apart) {
+    Word words[kTogether];
+    DSV32_UNROLL for (int k = 0; k < kTogether; ++k) if (first + k * n_apart < part.n_words) words[k] =
+        __ldcg(from + first + k * n_apart);
+    DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
+      const uint32_t i = first + k * n_apart, row = i / part.n_row_words;
+      if (i >= part.n_words) continue;
+      const uint32_t at = row * part.row_apart + (i - row * part.n_row_words);
+      for (int member = 0; member < n_members; ++member)
+        if (part.to[member]) static_cast<Word*>(part.to[member])[at] = words[k];
+    }
+  }
+}
+
+// Tells all members' devices and hosts that a member did not come.
+DSV32_DEVICE void report_late(const Work& work, int member) {
+  for (int m = 0; m < work.n_members; ++m) {
+    *static_cast<volatile uint32_t*>(&work.states[m]->is_late) = 1;
+    *static_cast<volatile uint32_t*>(work.lates[m]) = late_code(work.number, member);
+  }
+}
+
+// Waits until the member has counted all its blocks up to this gather, or reports it as late.
+DSV32_DEVICE void await_member(const Work& work, const Exchange::State& own, int member, uint32_t number) {
+  constexpr uint32_t kReadsBetween = 1024;  // of the timer
+  uint64_t begin = 0;
+  for (uint32_t n = 0;
+       static_cast<int32_t>(load_acquire_of_all(&own.arrived[member]) - number * kArrivals) < 0; ++n) {
+    if (n % kReadsBetween != 0) continue;
+    if (n == 0) begin = nanoseconds();
+    if (nanoseconds() - begin < work.most_nanoseconds) continue;
+    return report_late(work, member);
+  }
+}
+
+// sum += whole
+DSV32_DEVICE void add_whole(const Work& work) {
+  const int64_t n_apart = int64_t{gridDim.x} * kThreads, first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (!work.is_sum_wide) {
+    for (int64_t i = first; i < work.n_sum; i += n_apart) work.sum[i] += __ldcg(work.whole + i);
+    return;
+  }
+  for (int64_t i = first; i < work.n_sum / 4; i += n_apart) {
+    const float4 x = __ldcg(reinterpret_cast<const float4*>(work.whole) + i);
+    float4& sum = reinterpret_cast<float4*>(work.sum)[i];
+    sum = {sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w};
+  }
+}
+
+// whole = the parts of all members, on every member; sum += whole. See Gather.
+// All blocks copy and count; the first one waits for the members, and all do where there is a sum. The last
+// block to be done advances the number. The next kernel may start after the wait for inputs: then what was
+// older than this kernel's input is older for it too (dependent.cuh). Few words: bound by latency, of the
+// copies to the other device and of the counters after them; many: by the link between the devices.
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm) gather_kernel(const __grid_constant__ Work work) {
+  wait_for_inputs();
+  let_next_start();
+  Exchange::State& own = *work.states[work.number];
+  const volatile Exchange::State& before = own;
+  const uint32_t number = before.n_gathers + 1;
+  const bool is_late = before.is_late;
+  DSV32_UNROLL for (int i = 0; i < 2; ++i) {
+    const Part& part = work.parts[i];
+    part.is_wide ? copy_part<uint4>(part, work.n_members) : copy_part<uint32_t>(part, work.n_members);
+  }
+  __syncthreads();
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < work.n_members) {
+    add_release(&work.states[thread]->arrived[work.number],
+                blockIdx.x == 0 ? kArrivals - (gridDim.x - 1) : 1);
+    if ((blockIdx.x == 0 || work.sum) && !is_late) await_member(work, own, thread, number);
+  }
+  __syncthreads();
+  if (work.sum) add_whole(work);
+  if (thread != 0 || atomicAdd(&own.n_blocks_done, 1) != gridDim.x - 1) return;
+  own.n_blocks_done = 0, own.n_gathers = number;
+}
+
+// The part of `member` of a piece, without its addresses.
+Part part_of(const Gather::Piece& piece, const Member& member) {
+  const int64_t n_rows =
+      piece.is_by_rows ? member.end(piece.n_rows) - member.begin(piece.n_rows) : piece.n_rows;
+  const int64_t width = piece.is_by_rows ? piece.width : piece.width / member.n();
+  const int64_t n_words = n_rows * width;
+  if (n_words > INT32_MAX / kMostMembers || (!piece.is_by_rows && piece.width % member.n() != 0))
+    fail(ErrorKind::internal, format("%ld members gather [%ld, %ld]", member.n(), piece.n_rows, piece.width));
+  Part part;
+  part.from = piece.part;
+  part.n_words = static_cast<uint32_t>(n_words);
+  const bool is_one_run = piece.is_by_rows || piece.n_rows == 1 || member.is_alone();
+  part.n_row_words = std::max(1u, is_one_run ? part.n_words : static_cast<uint32_t>(width));
+  part.row_apart = static_cast<uint32_t>(piece.width);
+  return part;
+}
+
+// The first word of the member's place in a vector.
+uint32_t* place_of(const Gather::Piece& piece, const Member& member, void* whole) {
+  return static_cast<uint32_t*>(whole) +
+         (piece.is_by_rows ? member.begin(piece.n_rows) * piece.width : member.begin(piece.width));
+}
+
+// Uses words of 16 bytes where all addresses and lengths allow it.
+void widen(Part& part, int64_t n_members) {
+  const bool is_one_run = part.n_row_words >= part.n_words;
+  bool is_wide = is_aligned(part.from, 16) && part.n_row_words % 4 == 0 && part.n_words % 4 == 0 &&
+                 (is_one_run || part.row_apart % 4 == 0);
+  for (int64_t member = 0; member < n_members; ++member) is_wide &= is_aligned(part.to[member], 16);
+  if (!is_wide) return;
+  part.is_wide = true;
+  part.n_words /= 4, part.n_row_words /= 4, part.row_apart /= 4;
+  part.n_row_words = std::max(1u, part.n_row_words);
+}
+
+int64_t blocks_for(const Work& work, int n_sms) {
+  const int64_t n_sums = work.sum ? (work.is_sum_wide ? work.n_sum / 4 : work.n_sum) : 0;
+  const int64_t n = std::max<int64_t>(int64_t{work.parts[0].n_words} + work.parts[1].n_words, n_sums);
+  if (n <= kFewBlocks * kThreads) return std::max<int64_t>(1, ceil_div(n, kThreads));
+  return std::clamp<int64_t>(ceil_div(n, kTogether * kThreads), kFewBlocks,
+                             std::min(kBlocksPerSm * n_sms, static_cast<int>(kArrivals)));
+}
+
+}  // namespace
+
+Exchange::Exchange(int device, State* state, uint32_t* late, double seconds)
+    : seconds_(seconds), visit_{device, state, late, {}} {
+  *late = 0;
+}
+
+void Exchange::check_shapes(const Gather& op, std::span<const void* const> visits) const {
+  for (const void* visit : visits)
+    for (int i = 0; i < 2; ++i) {
+      const Gather::Piece &own = op.pieces[i], &other = static_cast<const Visit*>(visit)->op.pieces[i];
+      if (own.n_rows != other.n_rows || own.width != other.width || own.is_by_rows != other.is_by_rows)
+        fail(ErrorKind::internal, format("members gather [%ld, %ld] and [%ld, %ld]", own.n_rows, own.width,
+                                         other.n_rows, other.width));
+    }
+}
+
+void Exchange::gather(const Gather& op, const Launch& launch) {
+  const Member& member = op.member;
+  const int64_t n_members = member.n();
+  if (n_members > kMostMembers) fail(ErrorKind::internal, format("a team of %ld devices", n_members));
+  visit_.op = op;
+  const void* const alone[] = {&visit_};
+  std::span<const void* const> visits = alone;
+  if (!member.is_alone()) visits = member.team->meet(member.number, &visit_);
+  check_shapes(op, visits);
+  Work work{};
+  work.number = static_cast<int>(member.number), work.n_members = static_cast<int>(n_members);
+  for (int i = 0; i < 2; ++i) work.parts[i] = part_of(op.pieces[i], member);
+  for (int64_t m = 0; m < n_members; ++m) {
+    const auto& visit = *static_cast<const Visit*>(visits[static_cast<size_t>(m)]);
+    devices_[static_cast<size_t>(m)] = visit.device;
+    work.states[m] = visit.state, work.lates[m] = visit.late;
+    for (int i = 0; i < 2; ++i) {
+      void* to = place_of(op.pieces[i], member, visit.op.pieces[i].whole);
+      work.parts[i].to[m] = to == op.pieces[i].part ? nullptr : to;
+    }
+  }
+  for (Part& part : work.parts) widen(part, n_members);
+  work.whole = static_cast<const float*>(op.pieces[0].whole), work.sum = op.sum;
+  work.n_sum = op.pieces[0].n_rows * op.pieces[0].width;
+  work.is_sum_wide = is_aligned(work.whole, 16) && is_aligned(work.sum, 16) && work.n_sum % 4 == 0;
+  work.most_nanoseconds = static_cast<uint64_t>(seconds_ * 1e9);
+  let_reach({devices_.data(), static_cast<size_t>(n_members)});
+  CUDA_CHECK(cudaSetDevice(visit_.device));
+  launch_kernel(gather_kernel, {blocks_for(work, launch.n_sms), kThreads}, launch, work);
+  if (!member.is_alone()) member.team->meet(member.number, nullptr);
+}
+
+void Exchange::check() const {
+  const uint32_t code = *static_cast<const volatile uint32_t*>(visit_.late);
+  for (int waiter = 0; code && waiter < kMostMembers; ++waiter)
+    for (int member = 0; member < kMostMembers; ++member)
+      if (code == late_code(waiter, member))
+        fail(ErrorKind::device,
+             format("GPU %d waited %g seconds for GPU %d", devices_[static_cast<size_t>(waiter)], seconds_,
+                    devices_[static_cast<size_t>(member)]),
+             "another program may keep that GPU busy; nvidia-smi shows it");
+}
+
+void gather(const Gather& op, const Launch& launch) {
+  if (!launch.exchange) fail(ErrorKind::internal, "a gather without an exchange");
+  launch.exchange->gather(op, launch);
+}
+
+bool can_reach_each_other(int device, int other) {
+  const auto reaches = [](int from, int to) {
+    int can_access = 0, can_count = 0;
+    CUDA_CHECK(cudaDeviceCanAccessPeer(&can_access, from, to));
+    CUDA_CHECK(cudaDeviceGetP2PAttribute(&can_count, cudaDevP2PAttrNativeAtomicSupported, from, to));
+    return can_access && can_count;
+  };
+  return device != other && reaches(device, other) && reaches(other, device);
+}
+
+// The first caller does it for all pairs, so that whoever returns may use the others' memory. A recording may
+// be under way in this thread.
+void let_reach(std::span<const int> devices) {
+  constexpr int kMostDevices = 64;
+  static std::mutex mutex;
+  static bool is_done[kMostDevices][kMostDevices];
+  const std::lock_guard lock(mutex);
+  for (const int from : devices)
+    for (const int to : devices) {
+      if (from == to || from >= kMostDevices || to >= kMostDevices || is_done[from][to]) continue;
+      is_done[from][to] = true;
+      cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+      CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
+      int can_access = 0;
+      CUDA_CHECK(cudaDeviceCanAccessPeer(&can_access, from, to));
+      CUDA_CHECK(cudaSetDevice(from));
+      if (can_access && cudaDeviceEnablePeerAccess(to, 0) != cudaSuccess) cudaGetLastError();
+      CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
+    }
+}
+
+}  // namespace dsv32::cuda

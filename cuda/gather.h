@@ -1,0 +1,56 @@
+// What the members of a team gather from each other (backend/team.h): each copies its part into the memory of
+// all. gather.cu has the kernel and why it is safe.
+#pragma once
+
+#include <array>
+#include <initializer_list>
+#include <span>
+
+#include "cuda/kernels.h"
+
+namespace dsv32::cuda {
+
+constexpr int kMostMembers = 8;
+constexpr uint32_t kArrivals = 1024;  // that a member's blocks together add to a counter in one gather
+
+// One device's side of a team's gathers.
+class Exchange {
+ public:
+  // In device memory, zero before another member may gather.
+  struct State {
+    uint32_t arrived[kMostMembers];  // grows by kArrivals with each gather of that member
+    uint32_t n_gathers;              // of this device
+    uint32_t n_blocks_done;          // of the gather under way
+    uint32_t is_late;                // a member did not come: this device waits no more
+  };
+
+  // late: pinned host memory, which all devices can write. A kernel waits for a member for so many seconds.
+  Exchange(int device, State* state, uint32_t* late, double seconds = 10);
+
+  // All members call it, each in its own thread; op.member.team brings them together.
+  void gather(const Gather& op, const Launch& launch);
+  // Throws Error{device} when a member, this one or another, did not come to a gather in time. What any
+  // member has computed since then is invalid.
+  void check() const;
+
+ private:
+  // What the members tell each other before a gather.
+  struct Visit {
+    int device = 0;
+    State* state = nullptr;
+    uint32_t* late = nullptr;
+    Gather op;
+  };
+  void check_shapes(const Gather& op, std::span<const void* const> visits) const;
+
+  const double seconds_;
+  Visit visit_;  // of the newest gather
+  std::array<int, kMostMembers> devices_ = {};
+};
+
+// Whether the devices reach each other's memory, also to count there.
+bool can_reach_each_other(int device, int other);
+// Lets devices access each other's memory, where they can. May leave another device current than before.
+void let_reach(std::span<const int> devices);
+
+}  // namespace dsv32::cuda

@@ -1,0 +1,64 @@
+// A team: devices of one host that compute every layer together.
+//
+// Each member has its share of the rows of the large matrices, and works on its share of the heads or of the
+// tokens. No sum is ever divided, so that a token's bits are those of one device. Members run the same
+// operations, each in a thread of its own, and meet where they gather what each has computed
+// (Backend::gather). A member that throws ends the others' work too.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+namespace dsv32 {
+
+class Team {
+ public:
+  explicit Team(int64_t n_members);
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  int64_t n_members() const { return std::ssize(given_); }
+
+  // Calls work(member) for all members at the same time, member 0 in this thread, and returns when all are
+  // done. Rethrows the first exception.
+  void run(const std::function<void(int64_t member)>& work);
+
+  // Within run(): returns when all members have called it, what each has given, by member. The result is
+  // valid until this member calls meet() again. Throws if another member has thrown.
+  std::span<const void* const> meet(int64_t member, const void* given);
+
+ private:
+  void serve(int64_t member);
+  void work_as(int64_t member);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const std::function<void(int64_t)>* work_ = nullptr;
+  int64_t n_runs_ = 0, n_working_ = 0;
+  std::vector<const void*> given_, met_;  // of the meeting that gathers, and of the last one
+  int64_t n_arrived_ = 0, n_meetings_ = 0;
+  std::exception_ptr error_;
+  bool is_ending_ = false;
+  std::vector<std::thread> threads_;
+};
+
+// One of a team; or a device that works alone.
+struct Member {
+  Team* team = nullptr;
+  int64_t number = 0;
+
+  int64_t n() const { return team ? team->n_members() : 1; }
+  bool is_alone() const { return !team; }
+  // Its part of n things: from begin up to end.
+  int64_t begin(int64_t n_things) const { return n_things * number / n(); }
+  int64_t end(int64_t n_things) const { return n_things * (number + 1) / n(); }
+};
+
+}  // namespace dsv32

@@ -1,0 +1,49 @@
+// A member's share of a layer, and how the members of a team put their shares together (backend/team.h).
+//
+//   attention by heads (few tokens)   o = all heads' o;  h += out = wo o, each member some rows of wo
+//   attention by tokens               h += out, each member some tokens
+//   MLP, experts, head                each member some rows of every product
+//
+// Every matrix is whole on one side: a product has all columns. A gather writes the buffers all_o,
+// all_attended, all_gate, all_hidden, out and the logits on every member. Between two that write the same one
+// lies another gather, as Gather requires.
+#include "model/stage.h"
+
+namespace dsv32 {
+
+// The member's rows of a matrix that it has whole.
+WeightMatrix Stage::own_rows(const WeightMatrix& weight) const {
+  const int64_t first = member_.begin(weight.n_rows);
+  return some_rows(weight, first, member_.end(weight.n_rows) - first);
+}
+
+// The member's heads of a stack, with attention by heads; else all.
+WeightMatrix Stage::own_heads(const WeightMatrix& stack) const {
+  if (share_.division != Division::heads) return stack;
+  return some_mats(stack, member_.begin(stack.n_mats), share_.n_heads);
+}
+
+// whole [n_rows, width] = the members' parts [n_rows, share of width], beside each other;  sum += whole
+void Stage::gather_columns(const float* part, float* whole, int64_t n_rows, int64_t width, float* sum) {
+  backend_.gather({member_, {{part, whole, n_rows, width}, {}}, sum});
+}
+
+// h += out = the members' parts, of the piece's tokens
+void Stage::add_parts(const float* part) { gather_columns(part, out(), piece_.n_tokens, args_.dim, h()); }
+
+// h += what each member has attended, of the piece's tokens
+void Stage::add_attended() {
+  float* all = act_.all_attended.data() + first_ * args_.dim;
+  backend_.gather(
+      {member_, {{all + share_.first * args_.dim, all, piece_.n_tokens, args_.dim, true}, {}}, h()});
+}
+
+// In a buffer every new row has claimed a slot. The tokens that other members attend for select nothing here.
+void Stage::claim_others(const CacheView& cache) {
+  if (share_.division != Division::tokens) return;
+  const int64_t end = share_.first + share_.n_tokens;
+  claim_slots(some_of(piece_, 0, share_.first), cache);
+  claim_slots(some_of(piece_, end, piece_.n_tokens - end), cache);
+}
+
+}  // namespace dsv32

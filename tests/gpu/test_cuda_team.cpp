@@ -1,0 +1,457 @@
+// Two GPUs that compute together: what they gather, and that shares of matrices give the bits of the whole
+// ones.
+#include <chrono>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "base/error.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/gather.h"
+#include "tests/gpu/products.h"
+#include "tests/support/same_bits.h"
+
+namespace dsv32 {
+namespace {
+
+boost::test_tools::assertion_result needs_two_gpus(boost::unit_test::test_unit_id) {
+  boost::test_tools::assertion_result result(n_cuda_devices() > 1 && cuda::can_reach_each_other(0, 1));
+  if (!result) result.message() << "there are no two GPUs here that reach each other's memory";
+  return result;
+}
+
+using Floats = std::vector<float>;
+
+// Two backends as a team, and the memory of both.
+struct Two {
+  const std::unique_ptr<Backend> first = make_cuda_backend(0), second = make_cuda_backend(1);
+  Team team{2};
+
+  Backend& of(int64_t member) const { return member == 0 ? *first : *second; }
+  Member member(int64_t number) { return {&team, number}; }
+  // Calls work(member, backend) for both at the same time.
+  template <typename Work>
+  void run(const Work& work) {
+    team.run([&](int64_t number) { work(member(number), of(number)); });
+  }
+};
+
+template <typename T>
+Buffer<T> placed(Backend& backend, const std::vector<T>& values) {
+  Buffer<T> buffer(backend, Place::device, std::ssize(values), "a test");
+  backend.upload(buffer.data(), values.data(), values.size() * sizeof(T));
+  return buffer;
+}
+Buffer<float> room(Backend& backend, int64_t n) {
+  return placed(backend, Floats(static_cast<size_t>(n), NAN));
+}
+Floats read(Backend& backend, const Buffer<float>& buffer) {
+  Floats values(static_cast<size_t>(buffer.n()));
+  backend.download(values.data(), buffer.data(), buffer.n_bytes());
+  return values;
+}
+
+// ---- gathers ----
+
+struct Shape {
+  int64_t n_rows, width;
+  bool is_by_rows = false;
+  int64_t n() const { return n_rows * width; }
+};
+
+// The member's part of all values.
+Floats part_of(const Floats& all, const Shape& shape, const Member& member) {
+  if (shape.is_by_rows)
+    return {all.begin() + member.begin(shape.n_rows) * shape.width,
+            all.begin() + member.end(shape.n_rows) * shape.width};
+  Floats part;
+  for (int64_t row = 0; row < shape.n_rows; ++row)
+    part.insert(part.end(), all.begin() + row * shape.width + member.begin(shape.width),
+                all.begin() + row * shape.width + member.end(shape.width));
+  return part;
+}
+
+Gather::Piece piece_of(const Shape& shape, const void* part, void* whole) {
+  return {part, whole, shape.n_rows, shape.width, shape.is_by_rows};
+}
+
+// One or two pieces, gathered once; with a sum of the first.
+void check_gather(Two& two, const std::vector<Shape>& shapes, bool has_sum) {
+  std::vector<Floats> all;
+  for (const Shape& shape : shapes) all.push_back(random_floats(static_cast<size_t>(shape.n()), all.size()));
+  const Floats before = random_floats(all[0].size(), 7);
+  std::vector<Buffer<float>> parts[2], wholes[2], sums;
+  for (int64_t m = 0; m < 2; ++m) {
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      parts[m].push_back(placed(two.of(m), part_of(all[i], shapes[i], two.member(m))));
+      wholes[m].push_back(room(two.of(m), shapes[i].n()));
+    }
+    sums.push_back(placed(two.of(m), before));
+  }
+  two.run([&](const Member& member, Backend& backend) {
+    const auto m = static_cast<size_t>(member.number);
+    Gather op;
+    op.member = member;
+    for (size_t i = 0; i < shapes.size(); ++i)
+      op.pieces[i] = piece_of(shapes[i], parts[m][i].data(), wholes[m][i].data());
+    if (has_sum) op.sum = sums[m].data();
+    backend.gather(op);
+  });
+  Floats expected_sum = before;
+  for (size_t i = 0; has_sum && i < expected_sum.size(); ++i) expected_sum[i] += all[0][i];
+  for (int64_t m = 0; m < 2; ++m) {
+    for (size_t i = 0; i < shapes.size(); ++i)
+      BOOST_TEST(same_bits(read(two.of(m), wholes[m][i]), all[i]),
+                 "piece " << i << " of " << shapes[i].n_rows << " x " << shapes[i].width << ", member " << m);
+    BOOST_TEST(same_bits(read(two.of(m), sums[static_cast<size_t>(m)]), expected_sum));
+  }
+}
+
+// ---- shares of weights ----
+
+struct HostStack {
+  TensorType type;
+  int64_t n_mats, n_rows, n_cols;
+  std::vector<uint8_t> bytes;
+
+  HostStack(TensorType type_, int64_t n_mats_, int64_t n_rows_, int64_t n_cols_, uint64_t seed)
+      : type(type_),
+        n_mats(n_mats_),
+        n_rows(n_rows_),
+        n_cols(n_cols_),
+        bytes(TestWeights::make(type_, n_mats_ * n_rows_, n_cols_, seed)) {}
+};
+
+// n rows of each of n_some matrices, as the loader places them.
+WeightMatrix place(Backend& backend, const HostStack& stack, int64_t first, int64_t n, int64_t first_mat,
+                   int64_t n_some) {
+  WeightMatrix w;
+  w.type = stack.type, w.n_rows = n, w.n_cols = stack.n_cols, w.n_mats = n_some;
+  w.row_bytes = row_bytes(w.type, w.n_cols), w.mat_bytes = w.row_bytes * static_cast<size_t>(n);
+  w.n_whole_rows = stack.n_rows, w.n_whole_mats = stack.n_mats;
+  std::vector<uint8_t> bytes;
+  for (int64_t mat = first_mat; mat < first_mat + n_some; ++mat) {
+    const auto from =
+        stack.bytes.begin() + static_cast<std::ptrdiff_t>(w.row_bytes) * (mat * stack.n_rows + first);
+    bytes.insert(bytes.end(), from, from + static_cast<std::ptrdiff_t>(w.mat_bytes));
+  }
+  uint8_t* memory = backend.alloc_weights(Place::device, bytes.size(), 0);
+  backend.upload(memory, bytes.data(), bytes.size());
+  w.data = memory, w.step_bytes = band_step_bytes(w.type, n, w.n_cols);
+  if (w.step_bytes > 0) backend.put_in_bands(w);
+  return w;
+}
+WeightMatrix place(Backend& backend, const HostStack& stack, const Member& member = {}) {
+  const int64_t first = member.begin(stack.n_rows);
+  return place(backend, stack, first, member.end(stack.n_rows) - first, 0, stack.n_mats);
+}
+
+// ---- experts ----
+
+struct ExpertCase {
+  TensorType type, shared_type;
+  int64_t n_tokens;
+  Role role;
+};
+
+constexpr int64_t kDim = 1024, kInter = 512, kExperts = 12, kActivated = 4;
+
+// The experts of one device, or of a member; and its inputs.
+struct Experts {
+  RunExperts op;
+  std::vector<Buffer<float>> floats;
+  std::vector<Buffer<int32_t>> ints;
+  std::vector<Buffer<uint8_t>> bytes;
+
+  Experts(Backend& backend, const Member& member, const ExpertCase& c) {
+    const int64_t n = c.n_tokens, n_outputs = n * kDim / member.n();
+    const HostStack w1(c.type, kExperts, kInter, kDim, 1), w3(c.type, kExperts, kInter, kDim, 2),
+        w2(c.type, kExperts, kDim, kInter, 3), shared(c.shared_type, 1, kDim, kInter, 4);
+    const auto take = [&](const Floats& values) {
+      return floats.emplace_back(placed(backend, values)).data();
+    };
+    op.w1 = place(backend, w1, member), op.w3 = place(backend, w3, member);
+    op.w2 = place(backend, w2, member);
+    op.x = take(random_floats(static_cast<size_t>(n * kDim), 5));
+    op.experts = ints.emplace_back(placed(backend, choose_experts(n, kExperts, kActivated))).data();
+    op.weights = take(random_floats(static_cast<size_t>(n * kActivated), 6));
+    op.n_tokens = n, op.n_activated = kActivated, op.role = c.role, op.member = member;
+    op.y = take(Floats(static_cast<size_t>(n_outputs)));
+    if (c.role == Role::decode) {
+      const Floats hidden = random_floats(static_cast<size_t>(n * kInter), 7);
+      op.shared.weight = place(backend, shared, member);
+      op.shared.x = take(part_of(hidden, {n, kInter}, member));
+      op.shared.x_stride = kInter, op.shared.n_tokens = n, op.shared.role = c.role, op.shared.plus = op.y;
+      op.shared.y = take(Floats(static_cast<size_t>(n_outputs)));
+      if (member.is_alone()) op.shared.sum = take(Floats(static_cast<size_t>(n_outputs)));
+    }
+    if (!member.is_alone())
+      op.hidden = bytes
+                      .emplace_back(backend, Place::device, static_cast<int64_t>(op.hidden_bytes()),
+                                    "gathered values")
+                      .data();
+  }
+  Floats result(Backend& backend) const {
+    Floats y(static_cast<size_t>(op.n_tokens * op.w2.n_rows));
+    backend.download(y.data(), op.shared.weight.data ? op.shared.y : op.y, y.size() * sizeof(float));
+    return y;
+  }
+};
+
+void check_experts(Two& two, const ExpertCase& c) {
+  const Experts alone(*two.first, {}, c);
+  two.first->run_experts(alone.op);
+  const Floats expected = alone.result(*two.first);
+  const Experts members[] = {Experts(*two.first, two.member(0), c), Experts(*two.second, two.member(1), c)};
+  for (int again = 0; again < 2; ++again) {
+    two.run([&](const Member& member, Backend& backend) {
+      backend.run_experts(members[member.number].op);
+      backend.milestone()->wait();
+    });
+    for (int64_t m = 0; m < 2; ++m)
+      BOOST_TEST(
+          same_bits(members[m].result(two.of(m)), part_of(expected, {c.n_tokens, kDim}, two.member(m))),
+          type_name(c.type) << ", " << c.n_tokens << " tokens, member " << m);
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(gpu_team)
+
+BOOST_AUTO_TEST_CASE(every_member_gathers_all_parts, *boost::unit_test::precondition(needs_two_gpus)) {
+  Two two;
+  BOOST_TEST(two.first->can_team_with(*two.second));
+  BOOST_TEST(!two.first->can_team_with(*two.first));
+  for (const bool has_sum : {false, true}) {
+    for (const Shape& shape : {Shape{1, 7168}, Shape{3, 7168}, Shape{1, 2}, Shape{5, 10}, Shape{3, 24},
+                               Shape{130, 2048}, Shape{700, 1022}, Shape{2048, 7168}, Shape{7, 33, true},
+                               Shape{8, 64, true}, Shape{1, 5, true}, Shape{2001, 1024, true}})
+      check_gather(two, {shape}, has_sum);
+    check_gather(two, {{8, 2048}, {1, 2048}}, has_sum);
+    check_gather(two, {{3, 14}, {20, 64, true}}, has_sum);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_part_may_lie_in_its_place, *boost::unit_test::precondition(needs_two_gpus)) {
+  Two two;
+  const Shape shape{9, 100, true};
+  const Floats all = random_floats(static_cast<size_t>(shape.n()), 1);
+  std::vector<Buffer<float>> wholes;
+  for (int64_t m = 0; m < 2; ++m) {
+    const Member member = two.member(m);
+    Floats own(all.size(), NAN);
+    std::copy(all.begin() + member.begin(9) * 100, all.begin() + member.end(9) * 100,
+              own.begin() + member.begin(9) * 100);
+    wholes.push_back(placed(two.of(m), own));
+  }
+  two.run([&](const Member& member, Backend& backend) {
+    float* whole = wholes[static_cast<size_t>(member.number)].data();
+    backend.gather({member, {piece_of(shape, whole + member.begin(9) * 100, whole), {}}});
+  });
+  for (int64_t m = 0; m < 2; ++m) BOOST_TEST(same_bits(read(two.of(m), wholes[static_cast<size_t>(m)]), all));
+}
+
+// Gathers take turns in two places, and a sum is made of each result before the next gather.
+BOOST_AUTO_TEST_CASE(many_gathers_in_a_row, *boost::unit_test::precondition(needs_two_gpus)) {
+  constexpr int64_t kGathers = 100, kReplays = 20;
+  Two two;
+  for (const Shape& shape : {Shape{2, 74}, Shape{1, 7168}, Shape{300, 4096}}) {
+    std::vector<Buffer<float>> parts[2], wholes[2], sums;
+    Floats expected(static_cast<size_t>(shape.n()));
+    std::vector<Floats> all;
+    for (int64_t i = 0; i < 10; ++i)
+      all.push_back(random_floats(static_cast<size_t>(shape.n()), static_cast<uint64_t>(i)));
+    for (int64_t m = 0; m < 2; ++m) {
+      for (const Floats& values : all)
+        parts[m].push_back(placed(two.of(m), part_of(values, shape, two.member(m))));
+      for (int k = 0; k < 2; ++k) wholes[m].push_back(room(two.of(m), shape.n()));
+      sums.push_back(placed(two.of(m), expected));
+    }
+    const auto gather = [&](const Member& member, Backend& backend, int64_t n) {
+      const auto m = static_cast<size_t>(member.number);
+      for (int64_t i = 0; i < n; ++i) {
+        float* whole = wholes[m][static_cast<size_t>(i % 2)].data();
+        backend.gather({member, {piece_of(shape, parts[m][static_cast<size_t>(i % 10)].data(), whole), {}}});
+        backend.add({whole, sums[m].data(), shape.n()});
+      }
+    };
+    const auto expect = [&](int64_t n, const char* what) {
+      for (int64_t i = 0; i < n; ++i)
+        for (size_t k = 0; k < expected.size(); ++k) expected[k] += all[static_cast<size_t>(i % 10)][k];
+      for (int64_t m = 0; m < 2; ++m)
+        BOOST_TEST(same_bits(read(two.of(m), sums[static_cast<size_t>(m)]), expected),
+                   what << ", " << shape.n_rows << " x " << shape.width);
+    };
+    two.run([&](const Member& member, Backend& backend) { gather(member, backend, kGathers); });
+    expect(kGathers, "in a row");
+    std::unique_ptr<Recording> recordings[2];
+    two.run([&](const Member& member, Backend& backend) {
+      recordings[member.number] = backend.record([&] { gather(member, backend, 10); });
+    });
+    two.run([&](const Member& member, Backend&) {
+      for (int64_t i = 0; i < kReplays; ++i) recordings[member.number]->replay();
+    });
+    expect(10 * kReplays, "replayed");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_member_that_does_not_come_is_named, *boost::unit_test::precondition(needs_two_gpus)) {
+  using State = cuda::Exchange::State;
+  struct Side {
+    DeviceArray<uint32_t> state{std::vector<uint32_t>(sizeof(State) / sizeof(uint32_t))}, late{1, true};
+    DeviceArray<float> part{Floats(64, 1.0f)}, whole{128};
+    TestLaunch test{1 << 20};
+    cuda::Exchange exchange;
+    cudaGraphExec_t graph = nullptr;
+
+    explicit Side(int device) : exchange(device, reinterpret_cast<State*>(state.data()), late.data(), 0.2) {}
+    ~Side() { cudaGraphExecDestroy(graph); }
+    void record(const Member& member) {
+      cuda::Launch launch = test.launch();
+      launch.exchange = &exchange;
+      cudaGraph_t recorded = nullptr;
+      CUDA_CHECK(cudaStreamBeginCapture(test.stream(), cudaStreamCaptureModeThreadLocal));
+      cuda::gather({member, {{part.data(), whole.data(), 1, 128}, {}}}, launch);
+      CUDA_CHECK(cudaStreamEndCapture(test.stream(), &recorded));
+      CUDA_CHECK(cudaGraphInstantiate(&graph, recorded, 0));
+      cudaGraphDestroy(recorded);
+    }
+    void replay() {
+      CUDA_CHECK(cudaGraphLaunch(graph, test.stream()));
+      CUDA_CHECK(cudaStreamSynchronize(test.stream()));
+    }
+  };
+  std::unique_ptr<Side> sides[2];
+  for (int device = 1; device >= 0; --device) {
+    CUDA_CHECK(cudaSetDevice(device));
+    sides[device] = std::make_unique<Side>(device);
+  }
+  Team team(2);
+  team.run([&](int64_t number) {
+    CUDA_CHECK(cudaSetDevice(static_cast<int>(number)));
+    sides[number]->record({&team, number});
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  for (int again = 0; again < 3; ++again) {
+    sides[0]->replay();
+    for (const auto& side : sides)  // all are told
+      BOOST_CHECK_EXCEPTION(side->exchange.check(), Error, [](const Error& error) {
+        return error.kind() == ErrorKind::device &&
+               std::string(error.what()).find("GPU 0 waited 0.2 seconds for GPU 1") != std::string::npos;
+      });
+  }
+  BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(5)));
+}
+
+BOOST_AUTO_TEST_CASE(experts_of_two_equal_those_of_one, *boost::unit_test::precondition(needs_two_gpus)) {
+  for (const TensorType type : {TensorType::q4_k, TensorType::q2_k}) {
+    Two two;
+    for (const int64_t n_tokens : {1, 3, 20, 130})
+      for (const TensorType shared_type : {type, TensorType::q6_k})
+        check_experts(two, {type, shared_type, n_tokens, Role::decode});
+    for (const int64_t n_tokens : {5, 700}) check_experts(two, {type, type, n_tokens, Role::prefill});
+  }
+  Two two;  // not by pairs of tiles
+  for (const int64_t n_tokens : {5, 700})
+    check_experts(two, {TensorType::f32, TensorType::f32, n_tokens, Role::prefill});
+}
+
+// By themselves the shares would divide some of these sums in other ways.
+BOOST_AUTO_TEST_CASE(rows_of_a_share_equal_those_of_the_whole, *boost::unit_test::precondition(needs_gpu)) {
+  struct Case {
+    TensorType type;
+    int64_t n_rows, n_cols, first, n;
+  };
+  const std::unique_ptr<Backend> backend = make_cuda_backend(0);
+  for (const Case& c :
+       {Case{TensorType::q4_k, 2048, 7168, 1024, 1024}, Case{TensorType::q4_k, 7168, 2048, 1792, 896},
+        Case{TensorType::q2_k, 2048, 7168, 0, 512}, Case{TensorType::q8_0, 7168, 1536, 6272, 896},
+        Case{TensorType::bf16, 2048, 2048, 1024, 1024}, Case{TensorType::f32, 512, 7168, 128, 128}}) {
+    const HostStack stack(c.type, 1, c.n_rows, c.n_cols, 1);
+    const WeightMatrix whole = place(*backend, stack), share = place(*backend, stack, c.first, c.n, 0, 1);
+    for (const auto& [role, n] : {std::pair<Role, int64_t>{Role::decode, 1},
+                                  {Role::decode, 3},
+                                  {Role::decode, 12},
+                                  {Role::decode, 40},
+                                  {Role::decode, 130},
+                                  {Role::prefill, 5},
+                                  {Role::prefill, 300},
+                                  {Role::prefill, 700}}) {
+      const Buffer<float> x = placed(*backend, random_floats(static_cast<size_t>(n * c.n_cols), 2)),
+                          all = room(*backend, n * c.n_rows), some = room(*backend, n * c.n);
+      backend->matmul({whole, x.data(), c.n_cols, all.data(), n, role});
+      backend->matmul({share, x.data(), c.n_cols, some.data(), n, role});
+      const Floats values = read(*backend, all);
+      Floats expected;
+      for (int64_t t = 0; t < n; ++t)
+        expected.insert(expected.end(), values.begin() + t * c.n_rows + c.first,
+                        values.begin() + t * c.n_rows + c.first + c.n);
+      BOOST_TEST(same_bits(read(*backend, some), expected),
+                 describe(share, n) << " of " << c.n_rows << (role == Role::decode ? ", decode" : ""));
+    }
+  }
+}
+
+// A member's products of the same low rank: rows of one matrix, tokens of the other.
+BOOST_AUTO_TEST_CASE(products_of_a_share_equal_those_of_all, *boost::unit_test::precondition(needs_gpu)) {
+  constexpr int64_t kRows = 24576, kShare = 3072, kOtherRows = 512, kCols = 1536, kTokens = 20, kFirst = 7;
+  const std::unique_ptr<Backend> backend = make_cuda_backend(0);
+  const HostStack stack(TensorType::q4_k, 1, kRows, kCols, 1),
+      other_stack(TensorType::q4_k, 1, kOtherRows, kCols, 2);
+  const WeightMatrix whole = place(*backend, stack), other = place(*backend, other_stack),
+                     share = place(*backend, stack, kShare, kShare, 0, 1);
+  const Buffer<float> x = placed(*backend, random_floats(kTokens * kCols, 3));
+  for (const Role role : {Role::decode, Role::prefill}) {
+    const Buffer<float> all = room(*backend, kTokens * kRows), others = room(*backend, kTokens * kOtherRows),
+                        some = room(*backend, kTokens * kShare),
+                        last = room(*backend, (kTokens - kFirst) * kOtherRows);
+    const Matmul alone[] = {{whole, x.data(), kCols, all.data(), kTokens, role},
+                            {other, x.data(), kCols, others.data(), kTokens, role}};
+    backend->matmuls(alone);
+    const Matmul of_member[] = {
+        {share, x.data(), kCols, some.data(), kTokens, role},
+        {other, x.data() + kFirst * kCols, kCols, last.data(), kTokens - kFirst, role}};
+    backend->matmuls(of_member);
+    const Floats values = read(*backend, all), other_values = read(*backend, others);
+    Floats expected;
+    for (int64_t t = 0; t < kTokens; ++t)
+      expected.insert(expected.end(), values.begin() + t * kRows + kShare,
+                      values.begin() + t * kRows + 2 * kShare);
+    BOOST_TEST(same_bits(read(*backend, some), expected));
+    BOOST_TEST(same_bits(read(*backend, last),
+                         Floats(other_values.begin() + kFirst * kOtherRows, other_values.end())));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(some_heads_equal_those_of_all, *boost::unit_test::precondition(needs_gpu)) {
+  constexpr int64_t kHeads = 128, kRows = 128, kCols = 512;
+  const std::unique_ptr<Backend> backend = make_cuda_backend(0);
+  const HostStack stack(TensorType::q8_0, kHeads, kRows, kCols, 1);
+  const WeightMatrix all_heads = place(*backend, stack);
+  for (const auto& [first, n_heads] : {std::pair<int64_t, int64_t>{64, 64}, {48, 16}, {5, 1}}) {
+    const WeightMatrix some_heads = place(*backend, stack, 0, kRows, first, n_heads);
+    for (const auto& [role, n] : {std::pair<Role, int64_t>{Role::decode, 1},
+                                  {Role::decode, 3},
+                                  {Role::decode, 20},
+                                  {Role::prefill, 70},
+                                  {Role::prefill, 600}}) {
+      const Buffer<float> x = placed(*backend, random_floats(static_cast<size_t>(n * kHeads * kCols), 2)),
+                          all = room(*backend, n * kHeads * kRows),
+                          some = room(*backend, n * n_heads * kRows);
+      backend->matmul_heads({all_heads, x.data(), kHeads * kCols, kCols, all.data(), n, role});
+      backend->matmul_heads(
+          {some_heads, x.data() + first * kCols, kHeads * kCols, kCols, some.data(), n, role});
+      const Floats values = read(*backend, all);
+      Floats expected;
+      for (int64_t t = 0; t < n; ++t)
+        expected.insert(expected.end(), values.begin() + (t * kHeads + first) * kRows,
+                        values.begin() + (t * kHeads + first + n_heads) * kRows);
+      BOOST_TEST(same_bits(read(*backend, some), expected), n_heads << " heads, " << n << " tokens");
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace dsv32
