@@ -28,7 +28,8 @@ namespace {
 
 using cuda::check_cuda;
 
-constexpr size_t kWorkspaceBytes = size_t{256} << 20;
+constexpr size_t kPacketBytes = cuda::Exchange::kPacketBytes;
+constexpr size_t kWorkspaceBytes = (size_t{256} << 20) + kPacketBytes;
 constexpr size_t kLibraryBytes = size_t{5} << 20;  // cuBLASLt keeps these once it is loaded: 4.2 MB measured
 constexpr size_t kStagingBytes = size_t{128} << 20;
 constexpr size_t kLandingBytes = size_t{4} << 20;
@@ -55,13 +56,13 @@ class CudaBackend : public Backend {
         nodes_(NumaNodes::of_machine()),
         pinned_(cuda::pinning_driver(device), nodes_) {
     workspace_memory_ = alloc(Place::device, kWorkspaceBytes, "scratch memory");
-    workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes - kStateBytes);
+    workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes - kStateBytes - kPacketBytes);
     n_done_ = static_cast<uint32_t*>(state_at(0));
     device_memory_.take(kLibraryBytes);
     landing_ = alloc_staging(kLandingBytes);
     void* late = static_cast<uint8_t*>(landing_) + kLandingBytes - kLateBytes;
     exchange_.emplace(device, static_cast<cuda::Exchange::State*>(state_at(kGatherState)),
-                      static_cast<uint32_t*>(late));
+                      static_cast<uint8_t*>(state_at(0)) - kPacketBytes, static_cast<uint32_t*>(late));
     CUDA_CHECK(cudaStreamSynchronize(stream_));  // from now on other devices may count in the state
     staging_ = alloc_staging(kStagingBytes);
   }
@@ -193,6 +194,7 @@ class CudaBackend : public Backend {
   void begin_step() override {
     const cuda::Launch here = launch();
     while (is_fetching()) fetched_[n_joined_++ % kMostFetches].hold(stream_);
+    if (std::exchange(is_saving_, false)) saved_.hold(stream_);
     if (host_) host_->drop(here);
     forget_step();
   }
@@ -257,7 +259,11 @@ class CudaBackend : public Backend {
     op.role == Role::decode ? cuda::matmul_heads_decode(op, launch())
                             : cuda::matmul_heads_prefill(op, launch(), op.x == rounded_);
   }
-  void gather(const Gather& op) override { cuda::gather(op, launch()); }
+  void gather(const Gather& op) override {
+    const cuda::Launch here = launch();
+    if (std::exchange(is_saving_, false)) saved_.hold(stream_);
+    cuda::gather(op, here);
+  }
   void add(const Add& op) override {
     if (host_ && (host_->makes(op.x) || host_->makes(op.y))) join();
     cuda::add(op, launch());
@@ -273,6 +279,17 @@ class CudaBackend : public Backend {
                                  cudaMemcpyHostToDevice, side_stream_));
     }
     streamed_.record(side_stream_);
+  }
+  void save_rows(const SaveRows& op) override {
+    select();
+    enqueued_.order(stream_, side_stream_);
+    for (int64_t i = 0; i < op.n_copies; ++i) {
+      pinned_.wait(op.copies[i].to);
+      CUDA_CHECK(cudaMemcpyAsync(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes,
+                                 cudaMemcpyDeviceToHost, side_stream_));
+    }
+    saved_.record(side_stream_);
+    is_saving_ = true;
   }
   // Kernels read the pool only after rows were stored here: it is enough to wait for its pinning here.
   void store_tokens(const StoreTokens& op) override {
@@ -380,6 +397,7 @@ class CudaBackend : public Backend {
   void forget_step() { n_joined_ = n_fetches_, has_fetched_ = is_x_older_ = false, rounded_ = nullptr; }
 
   void wait() {
+    if (std::exchange(is_saving_, false)) saved_.hold(stream_);
     CUDA_CHECK(cudaStreamSynchronize(stream_));
     check();
   }
@@ -464,10 +482,11 @@ class CudaBackend : public Backend {
   PinnedMemory pinned_;
   const int n_sms_ = cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   const cuda::Stream stream_, side_stream_;             // the second copies rows beside the first
-  const cuda::Event enqueued_, streamed_;               // of stream_rows
+  const cuda::Event enqueued_, streamed_, saved_;       // of stream_rows and save_rows
   const cuda::Event resolved_, fetched_[kMostFetches];  // of fetch_latents
   const cuda::Event left_, arrived_;                    // of hand_over
   unsigned n_fetches_ = 0, n_joined_ = 0;               // fetch_latents; those that attend waited for
+  bool is_saving_ = false;                              // nothing has waited for save_rows yet
   bool has_fetched_ = false;                            // resolve has fetched the rows that it found missing
   const float* rounded_ = nullptr;                      // the newest attend's o_c, if it has fp16 rows
   std::vector<cudaEvent_t> marks_;                      // reused by later marks

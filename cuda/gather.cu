@@ -1,14 +1,19 @@
 // Gathers what the members of a team have computed: each writes its part to all.
 //
-// A gather is one kernel on each member's stream. It copies the member's part to its place in the vector of
-// every member, then counts up a counter of each member, and ends when all members have counted in its own
-// memory. The number of the gather lies in device memory, and the kernel itself advances it, so that a
-// recorded kernel can be replayed.
+// A gather is one kernel on each member's stream. The number of the gather lies in device memory, and the
+// kernel itself advances it, so that a recorded kernel can be replayed. There are two ways:
+// - Few words, in decode, go in packets: two words, each with the number beside it. Whoever waits for a
+// packet
+//   reads it until both numbers are right. So nothing waits for a write to arrive, which takes about 2 us
+//   more between two H100, and far more behind writes to host memory. The packets of even and odd gathers
+//   have places of their own.
+// - More words go straight to their place in every member's vector. Then the kernel counts up a counter of
+//   each member, and ends when all members have counted in its own memory.
 //
-// Why no value is overwritten before it is read: a member counts in gather k after its own wait, when all its
-// work before gather k is complete. So a gather after gather k begins when every member has done its work
-// before gather k. It may write what a member read by then: memory that gather j has written and that is read
-// before gather k, with j < k, may be written again by the gathers after k.
+// Why no value is overwritten before it is read: a member sends, or counts, in gather k after its own wait,
+// when all its work before gather k is complete. So a gather after gather k begins when every member has done
+// its work before gather k. It may write what a member read by then: memory that gather j has written and
+// that is read before gather k, with j < k, may be written again by the gathers after k.
 //
 // Blocks that wait do not keep others from running: the kernel has as many as run at once, and waits only for
 // work that was enqueued before. For that, Exchange::gather() returns when all members have enqueued the
@@ -16,8 +21,9 @@
 #include "cuda/gather.h"
 
 #include <mutex>
+#include <optional>
 
-#include "cuda/common.cuh"
+#include "cuda/norm_row.cuh"
 
 namespace dsv32::cuda {
 namespace {
@@ -39,6 +45,9 @@ struct Work {
   Part parts[2];
   int number, n_members;
   Exchange::State* states[kMostMembers];  // by member
+  uint4* packets[kMostMembers];           // by member
+  uint32_t* wholes[2];                    // of this member
+  uint32_t shares[2];                     // words from one member's place in `whole` to the next one's
   const float* whole;                     // [n_sum] of the first piece; sum null: no sum
   float* sum;
   int64_t n_sum;
@@ -97,17 +106,172 @@ DSV32_DEVICE void report_late(const Work& work, int member) {
   }
 }
 
-// Waits until the member has counted all its blocks up to this gather, or reports it as late.
-DSV32_DEVICE void await_member(const Work& work, const Exchange::State& own, int member, uint32_t number) {
-  constexpr uint32_t kReadsBetween = 1024;  // of the timer
+// Has waited long enough for a member, at the n-th of its reads? Then reports it as late.
+struct Patience {
   uint64_t begin = 0;
-  for (uint32_t n = 0;
-       static_cast<int32_t>(load_acquire_of_all(&own.arrived[member]) - number * kArrivals) < 0; ++n) {
-    if (n % kReadsBetween != 0) continue;
-    if (n == 0) begin = nanoseconds();
-    if (nanoseconds() - begin < work.most_nanoseconds) continue;
-    return report_late(work, member);
+  uint32_t n = 0;
+
+  DSV32_DEVICE bool ends(const Work& work, int member) {
+    constexpr uint32_t kReadsBetween = 1024;  // of the timer
+    if (n++ % kReadsBetween != 0) return false;
+    if (n == 1) begin = nanoseconds();
+    if (nanoseconds() - begin < work.most_nanoseconds) return false;
+    report_late(work, member);
+    return true;
   }
+};
+
+// ---- in packets ----
+
+DSV32_DEVICE void send_packet(uint4* to, uint2 words, uint32_t number) {
+  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(number),
+               "r"(words.y), "r"(number)
+               : "memory");
+}
+DSV32_DEVICE uint4 load_packet(const uint4* from) {
+  uint4 packet;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(packet.x), "=r"(packet.y), "=r"(packet.z), "=r"(packet.w)
+               : "l"(from)
+               : "memory");
+  return packet;
+}
+
+// Where a member's packets lie in a receiver's memory.
+DSV32_DEVICE uint4* packets_of(const Work& work, int receiver, uint32_t number, int member) {
+  const int64_t n_each = Exchange::kMostPackets / work.n_members;
+  return work.packets[receiver] + number % 2 * Exchange::kMostPackets + member * n_each;
+}
+
+// Words 0 and 1 from `place` on in a piece's vector, of all members.
+struct Spot {
+  int piece;
+  uint32_t i;  // packet of the piece's part
+
+  DSV32_DEVICE Spot(const Work& work, uint32_t packet)
+      : piece(packet >= work.parts[0].n_words / 2), i(packet - (piece ? work.parts[0].n_words / 2 : 0)) {}
+  DSV32_DEVICE uint32_t place(const Work& work, int member) const {
+    const Part& part = work.parts[piece];
+    const uint32_t row = 2 * i / part.n_row_words;
+    return static_cast<uint32_t>(member) * work.shares[piece] + row * part.row_apart +
+           (2 * i - row * part.n_row_words);
+  }
+};
+
+// Sends the packets first, first + n_apart, ... and takes those of the other members, both pieces' numbered
+// on. Adds to the sum, or stores the words. put_sum(place, x) is told each pair of the sum. Loads of
+// kTogether packets are under way at a time.
+template <typename PutSum>
+DSV32_DEVICE void exchange_packets(const Work& work, uint32_t first, uint32_t end, uint32_t n_apart,
+                                   const PutSum& put_sum) {
+  const volatile Exchange::State& own = *work.states[work.number];
+  const uint32_t number = own.n_gathers + 1;
+  bool is_late = own.is_late;
+  const auto each = [&](uint32_t from, const auto& act) {
+    DSV32_UNROLL for (int k = 0; k < kTogether; ++k) if (from + k * n_apart < end)
+        act(k, from + k * n_apart, Spot(work, from + k * n_apart));
+  };
+  const auto is_added = [&](const Spot& spot) { return work.sum && spot.piece == 0; };
+  for (uint32_t from = first; from < end; from += kTogether * n_apart) {
+    float2 before[kTogether] = {};
+    uint2 words[kTogether] = {};
+    const auto load_sums = [&](int member) {
+      each(from, [&](int k, uint32_t, const Spot& spot) {
+        if (!is_added(spot)) return;
+        const float* sum = work.sum + spot.place(work, member);
+        before[k] = {__ldcg(sum), __ldcg(sum + 1)};
+      });
+    };
+    const auto put = [&](int member) {
+      each(from, [&](int k, uint32_t, const Spot& spot) {
+        const uint32_t place = spot.place(work, member);
+        if (is_added(spot)) {
+          const float2 sum = {before[k].x + __uint_as_float(words[k].x),
+                              before[k].y + __uint_as_float(words[k].y)};
+          work.sum[place] = sum.x, work.sum[place + 1] = sum.y;
+          put_sum(place, sum);
+        } else {
+          work.wholes[spot.piece][place] = words[k].x, work.wholes[spot.piece][place + 1] = words[k].y;
+        }
+      });
+    };
+    each(from, [&](int k, uint32_t, const Spot& spot) {
+      const auto* part = static_cast<const uint32_t*>(work.parts[spot.piece].from) + 2 * spot.i;
+      words[k] = {__ldcg(part), __ldcg(part + 1)};
+    });
+    load_sums(work.number);
+    for (int member = 0; member < work.n_members; ++member)
+      if (member != work.number)
+        each(from, [&](int k, uint32_t packet, const Spot&) {
+          send_packet(packets_of(work, member, number, work.number) + packet, words[k], number);
+        });
+    put(work.number);
+    for (int member = 0; member < work.n_members; ++member) {
+      if (member == work.number) continue;
+      const uint4* packets = packets_of(work, work.number, number, member);
+      uint4 taken[kTogether];
+      load_sums(member);
+      each(from, [&](int k, uint32_t packet, const Spot&) { taken[k] = load_packet(packets + packet); });
+      each(from, [&](int k, uint32_t packet, const Spot&) {
+        Patience patience;
+        while ((taken[k].y != number || taken[k].w != number) && !is_late) {
+          taken[k] = load_packet(packets + packet);
+          is_late = patience.ends(work, member);
+        }
+        words[k] = {taken[k].x, taken[k].z};
+      });
+      put(member);
+    }
+  }
+}
+
+// The last block to be done advances the numbers.
+DSV32_DEVICE void advance(Exchange::State& own, bool is_in_place) {
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  const uint32_t number = own.n_gathers, n_in_place = own.n_in_place;
+  __threadfence();
+  if (atomicAdd(&own.n_blocks_done, 1) != gridDim.x - 1) return;
+  own.n_blocks_done = 0, own.n_gathers = number + 1, own.n_in_place = n_in_place + is_in_place;
+}
+
+// See Gather, without a norm. A thread has a packet, or several. The next kernel may start after the wait for
+// inputs: then what was older than this kernel's input is older for it too (dependent.cuh). Bound by latency.
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+    gather_packets_kernel(const __grid_constant__ Work work) {
+  wait_for_inputs();
+  let_next_start();
+  const uint32_t n = (work.parts[0].n_words + work.parts[1].n_words) / 2;
+  exchange_packets(work, blockIdx.x * kThreads + threadIdx.x, n, gridDim.x * kThreads,
+                   [](uint32_t, const float2&) {});
+  advance(*work.states[work.number], false);
+}
+
+// The same for one piece, with a sum and its norm. A block has a row of `whole`, a row of each part; shared
+// memory: the row's sum. Bound by latency.
+__global__ void __launch_bounds__(kNormThreads)
+    gather_norm_kernel(const __grid_constant__ Work work, const __grid_constant__ RmsNorm norm) {
+  extern __shared__ float row[];
+  const NormWeights weights(norm);
+  wait_for_inputs();
+  let_next_start();
+  const uint32_t n_packets = work.parts[0].n_row_words / 2, first = blockIdx.x * n_packets,
+                 begin = blockIdx.x * work.parts[0].row_apart;
+  exchange_packets(
+      work, first + threadIdx.x, first + n_packets, blockDim.x,
+      [&](uint32_t place, const float2& sum) { row[place - begin] = sum.x, row[place - begin + 1] = sum.y; });
+  __syncthreads();
+  norm_row(norm, weights, row, norm.out + blockIdx.x * norm.out_stride);
+  advance(*work.states[work.number], false);
+}
+
+// ---- in place ----
+
+// Waits until the member has counted all its blocks up to this gather.
+DSV32_DEVICE void await_member(const Work& work, const Exchange::State& own, int member, uint32_t n_counted) {
+  Patience patience;
+  while (static_cast<int32_t>(load_acquire_of_all(&own.arrived[member]) - n_counted) < 0)
+    if (patience.ends(work, member)) return;
 }
 
 // sum += whole
@@ -125,16 +289,14 @@ DSV32_DEVICE void add_whole(const Work& work) {
 }
 
 // whole = the parts of all members, on every member; sum += whole. See Gather.
-// All blocks copy and count; the first one waits for the members, and all do where there is a sum. The last
-// block to be done advances the number. The next kernel may start after the wait for inputs: then what was
-// older than this kernel's input is older for it too (dependent.cuh). Few words: bound by latency, of the
-// copies to the other device and of the counters after them; many: by the link between the devices.
+// All blocks copy and count; the first one waits for the members, and all do where there is a sum. The next
+// kernel may start as in gather_packets_kernel. Bound by the link between the devices.
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) gather_kernel(const __grid_constant__ Work work) {
   wait_for_inputs();
   let_next_start();
   Exchange::State& own = *work.states[work.number];
   const volatile Exchange::State& before = own;
-  const uint32_t number = before.n_gathers + 1;
+  const uint32_t n_counted = (before.n_in_place + 1) * kArrivals;
   const bool is_late = before.is_late;
   DSV32_UNROLL for (int i = 0; i < 2; ++i) {
     const Part& part = work.parts[i];
@@ -145,12 +307,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) gather_kernel(const __
   if (thread < work.n_members) {
     add_release(&work.states[thread]->arrived[work.number],
                 blockIdx.x == 0 ? kArrivals - (gridDim.x - 1) : 1);
-    if ((blockIdx.x == 0 || work.sum) && !is_late) await_member(work, own, thread, number);
+    if ((blockIdx.x == 0 || work.sum) && !is_late) await_member(work, own, thread, n_counted);
   }
   __syncthreads();
   if (work.sum) add_whole(work);
-  if (thread != 0 || atomicAdd(&own.n_blocks_done, 1) != gridDim.x - 1) return;
-  own.n_blocks_done = 0, own.n_gathers = number;
+  advance(own, true);
 }
 
 // The part of `member` of a piece, without its addresses.
@@ -188,6 +349,7 @@ void widen(Part& part, int64_t n_members) {
   part.n_row_words = std::max(1u, part.n_row_words);
 }
 
+// The grid of gather_kernel.
 int64_t blocks_for(const Work& work, int n_sms) {
   const int64_t n_sums = work.sum ? (work.is_sum_wide ? work.n_sum / 4 : work.n_sum) : 0;
   const int64_t n = std::max<int64_t>(int64_t{work.parts[0].n_words} + work.parts[1].n_words, n_sums);
@@ -196,10 +358,53 @@ int64_t blocks_for(const Work& work, int n_sms) {
                              std::min(kBlocksPerSm * n_sms, static_cast<int>(kArrivals)));
 }
 
+// Whether a piece's parts are equally long on all members and go in packets; decided by the shapes alone, so
+// that all members decide alike.
+bool is_even(const Gather::Piece& piece, int64_t n_members) {
+  const int64_t n_shared = piece.is_by_rows ? piece.n_rows : piece.width;
+  return n_shared % n_members == 0 && (piece.is_by_rows ? piece.width : piece.width / n_members) % 2 == 0;
+}
+// The packets of a member's parts; nothing: they do not go in packets.
+std::optional<int64_t> packets_in(const Gather& op) {
+  int64_t n_words = 0;
+  for (const Gather::Piece& piece : op.pieces) {
+    if (!is_even(piece, op.member.n())) return {};
+    n_words += piece.n_rows * piece.width;
+  }
+  if (n_words / 2 > Exchange::kMostPackets) return {};
+  return n_words / 2 / op.member.n();
+}
+
+bool norms_in_packets(const Gather& op, const Launch& launch) {
+  const Gather::Piece& piece = op.pieces[0];
+  const RmsNorm& norm = op.norm;
+  return norm.out && norm.x == op.sum && norm.n_rows == piece.n_rows && norm.width == piece.width &&
+         norm.x_stride == norm.width && !piece.is_by_rows && op.pieces[1].n_rows == 0 &&
+         norm.n_rows <= launch.n_sms && norm.width <= 12 << 10;
+}
+
+void enqueue(const Gather& op, const Work& work, const Launch& launch) {
+  const std::optional<int64_t> n_packets = packets_in(op);
+  RmsNorm norm = op.norm;
+  if (norm.out_stride == 0) norm.out_stride = norm.width;
+  if (n_packets && norms_in_packets(op, launch))
+    return launch_kernel(gather_norm_kernel,
+                         {norm.n_rows, norm_threads(norm.width), norm.width * sizeof(float)}, launch, work,
+                         norm);
+  if (n_packets)
+    launch_kernel(
+        gather_packets_kernel,
+        {std::clamp<int64_t>(ceil_div(*n_packets, kThreads), 1, kBlocksPerSm * launch.n_sms), kThreads},
+        launch, work);
+  else
+    launch_kernel(gather_kernel, {blocks_for(work, launch.n_sms), kThreads}, launch, work);
+  if (norm.out) rms_norm(norm, launch);
+}
+
 }  // namespace
 
-Exchange::Exchange(int device, State* state, uint32_t* late, double seconds)
-    : seconds_(seconds), visit_{device, state, late, {}} {
+Exchange::Exchange(int device, State* state, void* packets, uint32_t* late, double seconds)
+    : seconds_(seconds), visit_{device, state, packets, late, {}} {
   *late = 0;
 }
 
@@ -229,19 +434,26 @@ void Exchange::gather(const Gather& op, const Launch& launch) {
     const auto& visit = *static_cast<const Visit*>(visits[static_cast<size_t>(m)]);
     devices_[static_cast<size_t>(m)] = visit.device;
     work.states[m] = visit.state, work.lates[m] = visit.late;
+    work.packets[m] = static_cast<uint4*>(visit.packets);
     for (int i = 0; i < 2; ++i) {
       void* to = place_of(op.pieces[i], member, visit.op.pieces[i].whole);
       work.parts[i].to[m] = to == op.pieces[i].part ? nullptr : to;
     }
   }
-  for (Part& part : work.parts) widen(part, n_members);
+  for (int i = 0; i < 2; ++i) {
+    work.wholes[i] = static_cast<uint32_t*>(op.pieces[i].whole);
+    work.shares[i] = static_cast<uint32_t>(op.pieces[i].is_by_rows ? work.parts[i].n_words
+                                                                   : op.pieces[i].width / n_members);
+  }
+  if (!packets_in(op))
+    for (Part& part : work.parts) widen(part, n_members);
   work.whole = static_cast<const float*>(op.pieces[0].whole), work.sum = op.sum;
   work.n_sum = op.pieces[0].n_rows * op.pieces[0].width;
   work.is_sum_wide = is_aligned(work.whole, 16) && is_aligned(work.sum, 16) && work.n_sum % 4 == 0;
   work.most_nanoseconds = static_cast<uint64_t>(seconds_ * 1e9);
   let_reach({devices_.data(), static_cast<size_t>(n_members)});
   CUDA_CHECK(cudaSetDevice(visit_.device));
-  launch_kernel(gather_kernel, {blocks_for(work, launch.n_sms), kThreads}, launch, work);
+  enqueue(op, work, launch);
   if (!member.is_alone()) member.team->meet(member.number, nullptr);
 }
 

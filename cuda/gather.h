@@ -18,14 +18,19 @@ class Exchange {
  public:
   // In device memory, zero before another member may gather.
   struct State {
-    uint32_t arrived[kMostMembers];  // grows by kArrivals with each gather of that member
-    uint32_t n_gathers;              // of this device
+    uint32_t arrived[kMostMembers];  // grows by kArrivals with each gather of that member in place
+    uint32_t n_gathers, n_in_place;  // of this device; of these, those in place
     uint32_t n_blocks_done;          // of the gather under way
     uint32_t is_late;                // a member did not come: this device waits no more
   };
 
-  // late: pinned host memory, which all devices can write. A kernel waits for a member for so many seconds.
-  Exchange(int device, State* state, uint32_t* late, double seconds = 10);
+  // Packets for a member from all, of an even or an odd gather: of 128 tokens' hidden values.
+  static constexpr int64_t kMostPackets = 1'200'000;
+  static constexpr size_t kPacketBytes = size_t{2} * kMostPackets * 16;
+
+  // packets: device memory, [kPacketBytes], zero too. late: pinned host memory, which all devices can write.
+  // A kernel waits for a member for so many seconds.
+  Exchange(int device, State* state, void* packets, uint32_t* late, double seconds = 10);
 
   // All members call it, each in its own thread; op.member.team brings them together.
   void gather(const Gather& op, const Launch& launch);
@@ -38,6 +43,7 @@ class Exchange {
   struct Visit {
     int device = 0;
     State* state = nullptr;
+    void* packets = nullptr;
     uint32_t* late = nullptr;
     Gather op;
   };

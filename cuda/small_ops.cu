@@ -4,6 +4,7 @@
 //
 // Bound by launch latency in decode, by one reading of their input in prefill.
 #include "cuda/dequant.cuh"
+#include "cuda/norm_row.cuh"
 #include "cuda/token_work.cuh"
 
 namespace dsv32::cuda {
@@ -35,29 +36,13 @@ __global__ void embed_kernel(Embed op) {
   }
 }
 
-constexpr int kNormThreads = 512, kHeld = 16;  // values of a row that a thread keeps in registers
-
-// out = x * rsqrt(mean(x^2) + eps) * weight, f32. One block per row; a thread has every blockDim-th value,
-// keeps the first kHeld in registers and reads the others twice. x and out may be the same row: a thread
-// writes only the values that it has read. Bound by latency in decode, by bytes in prefill.
+// One block per row. Bound by latency in decode, by bytes in prefill.
 __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNorm op) {
   let_next_start();
   const float* x = op.x + blockIdx.x * op.x_stride;
-  float* out = op.out + blockIdx.x * op.out_stride;
-  const int first = threadIdx.x, step = blockDim.x, width = static_cast<int>(op.width);
-  float weights[kHeld], values[kHeld];
-  DSV32_UNROLL for (int k = 0; k < kHeld; ++k) if (first + k * step < width) weights[k] =
-      op.weight[first + k * step];
+  const NormWeights weights(op);
   wait_for_inputs();
-  DSV32_UNROLL for (int k = 0; k < kHeld; ++k) values[k] =
-      first + k * step < width ? x[first + k * step] : 0.0f;
-  float sum = 0;
-  DSV32_UNROLL for (int k = 0; k < kHeld; ++k) sum += values[k] * values[k];
-  for (int i = first + kHeld * step; i < width; i += step) sum += x[i] * x[i];
-  const float factor = rsqrtf(block_sum(sum) / static_cast<float>(width) + op.eps);
-  DSV32_UNROLL for (int k = 0; k < kHeld; ++k) if (first + k * step < width) out[first + k * step] =
-      values[k] * factor * weights[k];
-  for (int i = first + kHeld * step; i < width; i += step) out[i] = x[i] * factor * op.weight[i];
+  norm_row(op, weights, x, op.out + blockIdx.x * op.out_stride);
 }
 
 // y += x. A thread takes four values, fewer at the end. Bound by bytes.
@@ -172,10 +157,9 @@ void embed(const Embed& op, const Launch& launch) {
 void rms_norm(const RmsNorm& op, const Launch& launch) {
   if (op.n_rows == 0) return;
   if (op.width > INT32_MAX / 2) fail(ErrorKind::internal, "rms_norm: rows of a billion values");
-  const int n_threads = op.width > 8 * 128 ? kNormThreads : 128;
   RmsNorm apart = op;
   if (apart.out_stride == 0) apart.out_stride = op.width;
-  launch_kernel(rms_norm_kernel, {op.n_rows, n_threads}, launch, apart);
+  launch_kernel(rms_norm_kernel, {op.n_rows, norm_threads(op.width)}, launch, apart);
 }
 
 void add(const Add& op, const Launch& launch) {

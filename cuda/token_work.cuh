@@ -159,7 +159,7 @@ __device__ inline void store_latent(const StoreTokens& op, int64_t t, int64_t sl
   }
   __syncthreads();
   const int64_t row_bytes = layout.row_bytes(), row_id = paged_row(cache.row_pages, cache, seq, pos);
-  copy_row(row, cache.rows + row_id * row_bytes, row_bytes);
+  if (cache.rows) copy_row(row, cache.rows + row_id * row_bytes, row_bytes);
   if (cache.slots == cache.rows) return;
   copy_row(row, cache.slots + paged_row(cache.slot_pages, cache, seq, slot) * row_bytes, row_bytes);
 }

@@ -10,6 +10,7 @@
 #include "engine/sequence.h"
 #include "tests/support/apart_backend.h"
 #include "tests/support/contains.h"
+#include "tests/support/island_backend.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_file.h"
@@ -74,7 +75,8 @@ BOOST_AUTO_TEST_CASE(everything_that_is_allocated_is_planned) {
     const uint64_t n_before = backend.memory_info(Place::host).n_bytes_used;
     const StageLayers stage{&backend, args.n_all_layers()};
     LatentCache cache({&stage, 1}, plan.cache);
-    const Forward forward({&stage, 1}, args, std::span(&weights, 1), cache, StageSizes{plan.chunk, plan.cache.max_context});
+    const Forward forward({&stage, 1}, args, std::span(&weights, 1), cache,
+                          StageSizes{plan.chunk, plan.cache.max_context});
     RowSampler sampler(backend, plan.cache.max_step_tokens());
     sampler.mask_of(0, args.vocab_size);
     const std::unique_ptr<CachedSequence> sequence = cache.open();
@@ -379,6 +381,77 @@ BOOST_AUTO_TEST_CASE(drafts_are_left_out_where_they_take_room_from_something_els
 }
 
 // In decode a part of the host's experts comes through the same window: also when prompts need little of it.
+// Each member takes what is planned for it; the rows in host memory are the first one's.
+BOOST_AUTO_TEST_CASE(what_a_team_allocates_is_planned) {
+  const GgufFile file(tiny_path());
+  for (const int64_t n_rows : {kEveryRow, int64_t{70}}) {
+    EngineOptions options;
+    options.context = 1000, options.topk_buffer = n_rows, options.split = Split::rows, options.gpus = {0, 1};
+    options.max_seqs = 3;
+    for (int i = 0; i < 2; ++i) options.backends.push_back(std::make_shared<IslandBackend>());
+    Engine engine(file, options);
+    const MemoryPlan& plan = engine.plan();
+    BOOST_TEST((plan.is_team && plan.n_members() == 2 && plan.n_stages() == 1));
+    BOOST_TEST(plan.n_exchanges() == 4 * engine.args().n_layers + 1);
+    engine.sampler().mask_of(0, engine.args().vocab_size);
+    const uint64_t n_frequency_bytes =
+        static_cast<uint64_t>(engine.args().qk_rope_head_dim / 2) * sizeof(float);
+    for (size_t i = 0; i < 2; ++i) {
+      const uint64_t n_planned = plan.n_device_bytes(i) + (i == 0 ? plan.n_bytes(Place::host) : 0);
+      BOOST_TEST(engine.backends()[i]->memory_info(Place::host).n_bytes_used == n_planned + n_frequency_bytes,
+                 "member " << i << " with " << n_rows << " rows");
+    }
+  }
+}
+
+// A team is chosen where devices reach each other and it has no less room, and is refused with the reason.
+BOOST_AUTO_TEST_CASE(a_team_is_chosen_where_it_can_be) {
+  const ModelArgs args = full_size_args(12, 3);
+  Machine machine = gpu(80 * kGiB);
+  machine.devices.push_back(machine.devices.front());
+  machine.weights = model_bytes(args, {}), machine.can_team = true;
+  EngineOptions options;
+  options.gpus = {0, 1}, options.context = 32768;
+  const MemoryPlan team = make_plan(args, options, machine);
+  BOOST_TEST((team.is_team && team.stages.size() == 2));
+  options.split = Split::layers;
+  const MemoryPlan layers = make_plan(args, options, machine);
+  BOOST_TEST((!layers.is_team && layers.n_stages() == 2));
+  BOOST_TEST(team.stages[0].n_bytes_read < 0.6 * static_cast<double>(layers.n_device_bytes_read()));
+  BOOST_TEST(team.n_bytes(Place::host) == layers.n_bytes(Place::host));
+
+  options.split = Split::automatic;
+  options.max_seqs = 400, options.pool = 400 * 32768,
+  options.topk_buffer = 4096;  // too much for every device
+  BOOST_TEST(!make_plan(args, options, machine).is_team);
+  options.split = Split::rows;
+  refused([&] { make_plan(args, options, machine); }, ErrorKind::memory, {});
+  options = {}, options.gpus = {0, 1};
+  machine.can_team = false;
+  BOOST_TEST(!make_plan(args, options, machine).is_team);
+  options.split = Split::rows;
+  refused([&] { make_plan(args, options, machine); }, ErrorKind::usage,
+          {"--split rows", "cannot reach each other's memory", "--split layers"});
+  machine.can_team = true, options.n_cpu_experts = 2;
+  refused([&] { make_plan(args, options, machine); }, ErrorKind::usage, {"the host keeps experts"});
+}
+
+// Sequences of an open number make a team, if as many suit it.
+BOOST_AUTO_TEST_CASE(a_batch_of_unsaid_size_may_suit_a_team) {
+  const ModelArgs args = full_size_args(12, 3);
+  Machine machine = gpu(80 * kGiB);
+  machine.devices.push_back(machine.devices.front());
+  machine.weights = model_bytes(args, {}), machine.can_team = true;
+  EngineOptions options;
+  options.gpus = {0, 1}, options.max_seqs = kAsManyAsSuit;
+  const EngineOptions batch = with_suitable_batch(args, options, machine);
+  BOOST_TEST((batch.split == Split::rows));
+  BOOST_TEST(batch.max_seqs == 64);
+  BOOST_TEST(make_plan(args, batch, machine).is_team);
+  machine.can_team = false;
+  BOOST_TEST((with_suitable_batch(args, options, machine).split == Split::layers));
+}
+
 BOOST_AUTO_TEST_CASE(the_links_share_of_host_experts_has_room_in_their_window) {
   const ModelArgs args = full_size_args(4, 1);
   for (const TensorType type : {TensorType::q2_k, TensorType::q4_k, TensorType::q8_0, TensorType::bf16})

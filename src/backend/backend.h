@@ -145,8 +145,11 @@ struct Gather {
     bool is_by_rows = false;        // shares of rows: member m has n_rows * m / n up to n_rows * (m + 1) / n
   };
   Member member;
-  Piece pieces[2];       // the second one may be empty
-  float* sum = nullptr;  // [n_rows, width] += the first piece's `whole`, as f32; null: no sum
+  Piece pieces[2];  // the second one may be empty
+  // [n_rows, width] += the first piece's `whole`, as f32; null: no sum. With it, `whole` holds anything
+  // after.
+  float* sum = nullptr;
+  RmsNorm norm = {};  // of `sum` afterwards, whose x it is; without `out`: none
 };
 
 // y += x
@@ -160,7 +163,7 @@ struct Add {
 //   qr = RMSNorm(qr)
 //   c = RMSNorm(kv[:rank]), kv[rank:] = k_pe = rope(kv[rank:]); the row (c, k_pe) goes to the host pool, its
 //   scales to the key page; the row is also copied to a slot: its position's, or the one from claim_newest()
-//   (a backend may leave it to resolve() to record the claim)
+//   (a backend may leave it to resolve() to record the claim); without cache.rows it goes to the slot alone
 //   k = rope(LayerNorm(k)); H k goes to the key page, rounded as the layout says. H is the orthonormal
 //   Hadamard matrix in Sylvester order.
 //   the products of qr; if a backend normalises qr within them, qr itself stays as it was
@@ -214,6 +217,19 @@ struct StreamRows {
   struct Copy {
     uint8_t* to = nullptr;          // device
     const uint8_t* from = nullptr;  // host pool
+    size_t n_bytes = 0;
+  };
+  const Copy* copies = nullptr;  // [n_copies], host array
+  int64_t n_copies = 0;
+};
+
+// Copies rows that lie in slots to the host pool, beside the work that follows. An operation because a kernel
+// that writes to the host keeps a gather waiting until it has arrived there. The next gather, step or wait
+// comes after these copies.
+struct SaveRows {
+  struct Copy {
+    uint8_t* to = nullptr;          // host pool
+    const uint8_t* from = nullptr;  // device
     size_t n_bytes = 0;
   };
   const Copy* copies = nullptr;  // [n_copies], host array
@@ -496,6 +512,7 @@ class Backend {
   // Work enqueued from now on waits for the previous call's copies; this call's copies begin when all work
   // enqueued before the call is done. So two windows take turns: one fills while the other is read.
   virtual void stream_rows(const StreamRows&) = 0;
+  virtual void save_rows(const SaveRows&) = 0;
   virtual void store_tokens(const StoreTokens&) = 0;
   virtual void turn_queries(const TurnQueries&) = 0;
   virtual void indexer_scores(const IndexerScores&) = 0;

@@ -125,10 +125,9 @@ enum class Division {
 };
 
 // Few tokens read their matrices once for all members' heads. So few tokens of a prompt are not worth it.
-constexpr Division choose_division(bool is_decode, bool can_divide_heads, int64_t n_tokens,
-                                   int64_t n_members) {
+constexpr Division choose_division(bool is_decode, int64_t n_tokens, int64_t n_members) {
   constexpr int64_t kMostTogether = 16, kLeastOfMember = 8;
-  if (is_decode && can_divide_heads && n_tokens <= kMostTogether) return Division::heads;
+  if (is_decode && n_tokens <= kMostTogether) return Division::heads;
   return n_tokens >= kLeastOfMember * n_members ? Division::tokens : Division::none;
 }
 

@@ -165,6 +165,11 @@ void CpuBackend::quantize_fp8(const float* x, int64_t n_rows, int64_t width, uin
   });
 }
 
+void CpuBackend::save_rows(const SaveRows& op) {
+  for (int64_t i = 0; i < op.n_copies; ++i)
+    std::memcpy(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes);
+}
+
 void CpuBackend::stream_rows(const StreamRows& op) {
   for (int64_t i = 0; i < op.n_copies; ++i)
     std::memcpy(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes);
@@ -186,13 +191,17 @@ void CpuBackend::store_latents(const StepTokens& step, const CacheView& cache, c
   in_turn(step, cache, step.n_tokens * row_bytes, [&](int64_t t) {
     const int64_t seq = step.seq[t];
     const int32_t pos = step.pos[t];
+    const auto encode = [&](uint8_t* row) {
+      encode_row(cache.layout, c + t * cache.layout.kv_lora_rank, k_pe + t * k_pe_stride, row,
+                 key_entry(cache, seq, pos).scales);
+    };
     uint8_t* row = cache.rows + row_number(cache.row_pages, cache, seq, pos) * row_bytes;
-    encode_row(cache.layout, c + t * cache.layout.kv_lora_rank, k_pe + t * k_pe_stride, row,
-               key_entry(cache, seq, pos).scales);
+    if (cache.rows) encode(row);
     if (cache.slots == cache.rows) return;
     const int64_t slot = has_buffer(cache, seq) ? claim_newest(cache.buffers[seq], pos) : pos;
-    std::memcpy(cache.slots + row_number(cache.slot_pages, cache, seq, slot) * row_bytes, row,
-                static_cast<size_t>(row_bytes));
+    uint8_t* in_slot = cache.slots + row_number(cache.slot_pages, cache, seq, slot) * row_bytes;
+    cache.rows ? static_cast<void>(std::memcpy(in_slot, row, static_cast<size_t>(row_bytes)))
+               : encode(in_slot);
   });
 }
 

@@ -213,6 +213,7 @@ void CpuBackend::gather(const Gather& op) {
   op.member.team->meet(op.member.number, nullptr);
   const Gather::Piece& first = op.pieces[0];
   if (op.sum) CpuBackend::add({static_cast<const float*>(first.whole), op.sum, first.n_rows * first.width});
+  if (op.norm.out) CpuBackend::rms_norm(op.norm);
 }
 
 void CpuBackend::add(const Add& op) {

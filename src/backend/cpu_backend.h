@@ -64,6 +64,7 @@ class CpuBackend : public Backend {
   void add(const Add&) override;
   // cpu_attention.cpp
   void stream_rows(const StreamRows&) override;
+  void save_rows(const SaveRows&) override;
   void store_tokens(const StoreTokens&) override;
   void turn_queries(const TurnQueries&) override;
   void resolve(const Resolve&) override;

@@ -1,11 +1,14 @@
 #include "backend/team.h"
 
-#include <utility>
+#include <chrono>
 
 #include "base/error.h"
 
 namespace dsv32 {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kAwake{20};
 
 struct Abandoned {};  // another member has thrown
 
@@ -33,19 +36,25 @@ void Team::run(const std::function<void(int64_t)>& work) {
     changed_.notify_all();
   }
   work_as(0);
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return n_working_ == 0; });
+  await([&] { return n_working_ == 0; });
+  const std::lock_guard lock(mutex_);
   if (error_) std::rethrow_exception(error_);
+}
+
+// First without sleeping. is_true() reads atomics, which change under the lock.
+template <typename Condition>
+void Team::await(const Condition& is_true) {
+  for (const Clock::time_point end = Clock::now() + kAwake; Clock::now() < end; std::this_thread::yield())
+    if (is_true()) return;
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, is_true);
 }
 
 // The thread of a member.
 void Team::serve(int64_t member) {
   for (int64_t n_done = 0;; ++n_done) {
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return is_ending_ || n_runs_ > n_done; });
-      if (is_ending_) return;
-    }
+    await([&] { return is_ending_ || n_runs_ > n_done; });
+    if (is_ending_) return;
     work_as(member);
   }
 }

@@ -58,8 +58,10 @@ uint8_t* StageCache::pinned_rows(int64_t layer) const {
 
 // Decode reads slots, and so does prefill of a resident sequence. Other rows are streamed through windows in
 // prefill, or read in the row pool.
-void StageCache::begin_step(std::span<CachedSequence* const> sequences, int64_t n_held, Role role,
-                            int64_t first) {
+void StageCache::begin_step(std::span<CachedSequence* const> sequences, int64_t n_held, int64_t n_new,
+                            Role role, int64_t first) {
+  prompt_ = role == Role::prefill ? sequences.front() : nullptr;
+  prompt_begin_ = n_held, prompt_end_ = n_held + n_new;
   const auto n_long = std::ranges::count(sequences, false, &CachedSequence::is_resident);
   const bool reads_slots = role == Role::decode || n_long == 0;
   has_buffers_ = reads_slots && n_long > 0;
@@ -129,6 +131,37 @@ CacheView StageCache::enter(int64_t layer) {
   view.max_pages = plan_.context_pages();
   if (has_buffers_) view.buffers = buffer_table_.line(layer - first_layer_), view.most_slots = most_slots_;
   return view;
+}
+
+CacheView StageCache::storing(const CacheView& view) const {
+  CacheView without_pool = view;
+  if (first_member_ || prompt_) without_pool.rows = nullptr;
+  return without_pool;
+}
+
+// The rows of a prompt's step, from their slots: page by page, or several that follow each other in both.
+void StageCache::save_rows(const CacheView& view) {
+  if (first_member_ || !prompt_) return;
+  const std::vector<int32_t>& pages = prompt_->row_pages();
+  const auto page_in_slots = [&](int64_t page) {
+    const auto i = static_cast<size_t>(page);
+    if (source_ == Source::windows) return static_cast<int32_t>(page);
+    return plan_.has_buffers() ? prompt_->slot_pages()[i] : pages[i];
+  };
+  std::vector<SaveRows::Copy> copies;
+  for (int64_t pos = prompt_begin_, n = 0; pos < prompt_end_; pos += n) {
+    n = std::min(kPageTokens - pos % kPageTokens, prompt_end_ - pos);
+    const int64_t page = pos / kPageTokens, in_page = pos % kPageTokens;
+    uint8_t* to = view.rows + (pages[static_cast<size_t>(page)] * kPageTokens + in_page) * row_bytes_;
+    const uint8_t* from = view.slots + (page_in_slots(page) * kPageTokens + in_page) * row_bytes_;
+    const auto n_bytes = static_cast<size_t>(n * row_bytes_);
+    if (!copies.empty() && copies.back().to + copies.back().n_bytes == to &&
+        copies.back().from + copies.back().n_bytes == from)
+      copies.back().n_bytes += n_bytes;
+    else
+      copies.push_back({to, from, n_bytes});
+  }
+  backend_.save_rows({copies.data(), std::ssize(copies)});
 }
 
 // --- Pages

@@ -81,14 +81,19 @@ class StageCache {
   const LayerPool& keys() const { return keys_; }
 
   // Takes the sequences of a step, in the order of its `seq` numbers: in decode that of each token; in
-  // prefill there is one sequence, which held n_held tokens before the step. The step enters no layer before
-  // `first`.
-  void begin_step(std::span<CachedSequence* const> sequences, int64_t n_held, Role role, int64_t first);
+  // prefill there is one sequence, which held n_held tokens before the step and gets n_new. The step enters
+  // no layer before `first`.
+  void begin_step(std::span<CachedSequence* const> sequences, int64_t n_held, int64_t n_new, Role role,
+                  int64_t first);
   // Whether the current step looks up rows in top-k buffers.
   bool has_buffers() const { return has_buffers_; }
   // The view of one layer for that step's operations, valid until the next begin_step(). Enter layers in
   // order.
   CacheView enter(int64_t layer);
+  // In a team the view for storing the step's tokens: the first member alone writes rows to the pool, a
+  // prompt's by save_rows() after storing them.
+  CacheView storing(const CacheView& view) const;
+  void save_rows(const CacheView& view);
 
   // Copy this stage's layers of each page's keys [the model's n_layers, key_page_bytes] to and from the host.
   // download_keys() waits for all work; of a team the first member copies, and the others only wait.
@@ -120,6 +125,9 @@ class StageCache {
   Buffer<int32_t> states_;  // [max_seqs, n_layers, 2, most_slots]: each buffer's slot_pos and order
   Buffer<uint8_t> windows_[2];
   std::vector<Run> runs_;  // the same in every layer
+  // A prompt's step: its sequence, and the positions of its tokens.
+  const CachedSequence* prompt_ = nullptr;
+  int64_t prompt_begin_ = 0, prompt_end_ = 0;
   std::vector<StreamRows::Copy> copies_;
   Table<int32_t> row_table_, key_table_, slot_table_;                 // [max_step_tokens, context_pages]
   Table<TopkBuffer> buffer_table_;                                    // [n_layers, max_step_tokens]

@@ -339,6 +339,7 @@ std::string why_no_team(const ModelArgs& args, const EngineOptions& options, con
   if (!machine.can_team) return "the devices cannot reach each other's memory, or are of different kinds";
   if (!can_divide(args, std::ssize(machine.devices)))
     return format("the model's rows cannot be divided by %zu", machine.devices.size());
+  if (args.selector() == Selector::quest) return "Quest scores all heads together";
   return options.n_cpu_experts.value_or(0) > 0 ? "the host keeps experts" : "";
 }
 
@@ -354,9 +355,11 @@ MemoryPlan plan_of_team(const ModelArgs& args, EngineOptions options, const Mach
   MemoryPlan plan = MemoryPlanner(args, options, one).plan();
   plan.is_team = true;
   plan.n_weight_bytes *= machine.devices.size();
-  plan.stages.resize(machine.devices.size(), plan.stages.front());
+  StagePlan other = plan.stages.front();  // the first one draws tokens
+  other.n_logit_bytes -= RowSampler::n_bytes(plan.cache.max_step_tokens(), args.vocab_size);
+  plan.stages.resize(machine.devices.size(), other);
   for (size_t i = 0; i < plan.stages.size(); ++i)
-    plan.stages[i].n_scratch_bytes = machine.is_apart ? machine.devices[i].n_bytes_used : 0;
+    plan.stages[i].n_scratch_bytes = machine.devices[i].n_bytes_used;
   return plan;
 }
 

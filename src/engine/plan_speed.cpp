@@ -27,6 +27,10 @@ constexpr double kMemoryShare = 2550. / 3350;
 constexpr double kGenericLayerSeconds = kHopperLayerSeconds + 47e-6, kGenericPromptTimes = 1.75;
 constexpr double kPromptWork = 124e9;
 
+// In a team a layer's exchanges take about the time that its attention loses by being divided. Prompts reach
+// this share of all devices' rates (two H100, 2026-11-27).
+constexpr double kTeamPromptShare = 0.9;
+
 // h200, h100: GB/s at which a token's weights are read, without the layers' own time, measured over six
 // layers. host: the share of the host memory's rate that products of the CPU reach.
 struct FormatRate {
@@ -85,9 +89,12 @@ GpuRates rates_of(const GpuKind& kind, const FormatRate& format) {
 }
 
 // Chunks go from device to device, one behind the other. On each device a chunk takes as long as its
-// products, or as the transfer of the host's experts if that takes longer.
+// products, or as the transfer of the host's experts if that takes longer. A team divides each chunk.
 double prompt_seconds(const MemoryPlan& plan, const Machine& machine, std::span<const GpuRates> rates,
                       int64_t n_prompt) {
+  if (plan.is_team)
+    return static_cast<double>(n_prompt) /
+           (kTeamPromptShare * rates.front().prompt * static_cast<double>(plan.n_members()));
   const auto n_chunk = static_cast<double>(std::min(plan.chunk, n_prompt));
   const auto n_devices = static_cast<double>(plan.stages.size());
   double once = 0, slowest = 0;
@@ -125,8 +132,9 @@ std::optional<PlanSpeed> expected_speed(const ModelArgs& args, const MemoryPlan&
     const StagePlan& stage = plan.stages[i];
     rates.push_back(rates_of(kind_of(machine, i), format));
     link_rate = std::min(link_rate, rates[i].link);
-    speed.gpu_seconds += static_cast<double>(plan.n_model_layers(stage)) * rates[i].layer_seconds +
-                         static_cast<double>(stage.n_bytes_read) / rates[i].bytes;
+    const double seconds = static_cast<double>(plan.n_model_layers(stage)) * rates[i].layer_seconds +
+                           static_cast<double>(stage.n_bytes_read) / rates[i].bytes;
+    speed.gpu_seconds = plan.is_team ? std::max(speed.gpu_seconds, seconds) : speed.gpu_seconds + seconds;
   }
   const uint64_t n_host = machine.is_apart ? plan.n_host_bytes_read : plan.n_bytes_read();
   const double host_rate = machine.host_rate.value_or(std::min(kHostRate, n_threads * kThreadRate));

@@ -66,7 +66,7 @@ void Stage::project(const LayerWeights& w) {
 // Hadamard
 void Stage::store(const LayerWeights& w, const CacheView& cache) {
   const int64_t rank = args_.kv_lora_rank;
-  StoreTokens op{piece_, cache, frequencies_.data(), args_.norm_eps};
+  StoreTokens op{piece_, is_alone() ? cache : cache_.storing(cache), frequencies_.data(), args_.norm_eps};
   op.qr = act_.qr.data(), op.q_norm = w.q_norm.data(), op.q_lora_rank = args_.q_lora_rank;
   op.kv = act_.kv.data(), op.kv_norm = w.kv_norm.data(), op.c = act_.c.data();
   if (args_.has_indexer()) {

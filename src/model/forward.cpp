@@ -7,8 +7,8 @@
 
 namespace dsv32 {
 
-Forward::Forward(std::span<const StageLayers> stages, const ModelArgs& args,
-                 std::span<const Weights> weights, LatentCache& cache, const StageSizes& sizes)
+Forward::Forward(std::span<const StageLayers> stages, const ModelArgs& args, std::span<const Weights> weights,
+                 LatentCache& cache, const StageSizes& sizes)
     : args_(args), cache_(cache), team_(stages.front().member.team), left_(team_ ? 0 : stages.size() - 1) {
   for (size_t i = 0; i < stages.size(); ++i)
     stages_.push_back(std::make_unique<Stage>(*stages[i].backend, stages[i].member, args,
@@ -56,24 +56,15 @@ void Forward::cut(std::span<const Stage::Cut> cuts) {
   for (const auto& member : stages_) member->cut(cuts);
 }
 
+// Each member in a thread of its own, as they meet while they enqueue operations.
 void Forward::run_as_team(const Step& step) {
-  for (const auto& member : stages_) member->begin(step);
-  for (int n_done = 1; advance_team(); ++n_done)
-    if (watch_) watch_->on_layer(std::min(1.0, n_done / static_cast<double>(args_.n_layers)));
-}
-
-// Members meet while they enqueue operations, so each has a thread; not for what is recorded already.
-bool Forward::advance_team() {
-  std::vector<char> goes_on(stages_.size());
-  const auto advance = [&](int64_t member) {
-    const auto m = static_cast<size_t>(member);
-    goes_on[m] = stages_[m]->advance();
-  };
-  if (std::ranges::all_of(stages_, [](const auto& member) { return member->is_recorded(); }))
-    for (int64_t member = 0; member < std::ssize(stages_); ++member) advance(member);
-  else
-    team_->run(advance);
-  return goes_on.front() != 0;
+  team_->run([&](int64_t member) {
+    Stage& stage = *stages_[static_cast<size_t>(member)];
+    stage.begin(step);
+    for (int n_done = 1; stage.advance(); ++n_done)
+      if (member == 0 && watch_)
+        watch_->on_layer(std::min(1.0, n_done / static_cast<double>(args_.n_layers)));
+  });
 }
 
 // Moves each step under way through one more stage, and `entering` through the first.

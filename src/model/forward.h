@@ -85,7 +85,6 @@ class Forward {
   void prepare(Step& step) const;
   void advance(StepOnItsWay entering);
   void run_as_team(const Step& step);
-  bool advance_team();
   void hand_over(size_t from);
   void set_watch(const StepWatch* watch);
 

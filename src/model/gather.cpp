@@ -28,8 +28,21 @@ void Stage::gather_columns(const float* part, float* whole, int64_t n_rows, int6
   backend_.gather({member_, {{part, whole, n_rows, width}, {}}, sum});
 }
 
-// h += out = the members' parts, of the piece's tokens
-void Stage::add_parts(const float* part) { gather_columns(part, out(), piece_.n_tokens, args_.dim, h()); }
+// h += out = the members' parts, of the piece's tokens. If these are all of the step's, together with the
+// norm that follows.
+void Stage::add_parts(const float* part) {
+  pending_ = Gather{member_, {{part, out(), piece_.n_tokens, args_.dim}, {}}, h()};
+  if (piece_.n_tokens < step_.n_tokens) settle({});
+}
+
+// Does what add_parts() has left, and the norm of h. False: nothing was left.
+bool Stage::settle(const RmsNorm& norm) {
+  if (!pending_) return false;
+  pending_->norm = norm;
+  backend_.gather(*pending_);
+  pending_.reset();
+  return true;
+}
 
 // h += what each member has attended, of the piece's tokens
 void Stage::add_attended() {

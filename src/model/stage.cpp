@@ -73,11 +73,12 @@ int64_t Stage::recordable_max_pos(int64_t max_pos) const {
 
 void Stage::begin(const Step& step) {
   backend_.begin_step();
+  pending_.reset();
   if (laps_) backend_.mark();
   upload(step);
   is_guess_ = step.nth_guess.has_value();
   layer_ = is_guess_ ? args_.n_layers : cache_.first_layer();
-  cache_.begin_step(step.sequences, step.n_held, step.role, layer_);
+  cache_.begin_step(step.sequences, step.n_held, step.n_tokens(), step.role, layer_);
   n_logits_ = step.n_logits;
   if (is_last()) place_logits();
 }
@@ -136,17 +137,6 @@ bool Stage::advance() {
   return false;
 }
 
-Stage::RecordKey Stage::record_key() const {
-  return {step_.n_tokens, step_.max_pos, forced(), cache_.has_buffers(), is_guess_};
-}
-
-bool Stage::is_recorded() const {
-  const RecordKey key = record_key();
-  const bool is_replayed = step_.role == Role::decode && !observer_ && !laps_;
-  return is_replayed &&
-         std::ranges::any_of(recorded_, [&](const auto& recorded) { return recorded.first == key; });
-}
-
 // Replays the recording for this step's key; makes it first if there is none. Recordings hold addresses of
 // this stage's memory. If the backend does not record, the layers run directly.
 void Stage::replay() {
@@ -156,7 +146,7 @@ void Stage::replay() {
   const auto run_all = [this] {
     while (run_layer()) continue;
   };
-  const RecordKey key = record_key();
+  const RecordKey key{step_.n_tokens, step_.max_pos, forced(), cache_.has_buffers(), is_guess_};
   auto known = std::ranges::find(recorded_, key, [](const auto& recorded) { return recorded.first; });
   if (known == recorded_.end()) {
     std::unique_ptr<Recording> recording = backend_.record(run_all);
@@ -197,6 +187,7 @@ bool Stage::run_layer() {
     norm(w.ffn_norm, "ffn_norm");
     w.is_dense ? mlp(w.mlp, nullptr, out()) : route(w.experts);
   }
+  if (!is_alone()) cache_.save_rows(cache);
   if (!w.is_dense && !rows_only) routed_experts(w.experts);
   for (first_ = 0; !rows_only && take_piece(); first_ += piece_.n_tokens) {
     if (!w.is_dense) shared_expert(w.experts);
@@ -216,14 +207,11 @@ bool Stage::take_piece() {
   return true;
 }
 
-// All of the piece's attention, or the member's share of it. Quest scores with all heads together.
+// All of the piece's attention, or the member's share of it.
 void Stage::take_share() {
-  const bool can_divide_heads =
-      args_.selector() != Selector::quest && args_.n_heads % member_.n() == 0 && args_.dim % member_.n() == 0;
   share_ = {Division::none, 0, piece_.n_tokens, args_.n_heads};
   if (is_alone()) return;
-  share_.division =
-      choose_division(piece_.role == Role::decode, can_divide_heads, piece_.n_tokens, member_.n());
+  share_.division = choose_division(piece_.role == Role::decode, piece_.n_tokens, member_.n());
   if (share_.division == Division::heads) share_.n_heads /= member_.n();
   if (share_.division == Division::tokens)
     share_.first = member_.begin(piece_.n_tokens),
@@ -231,13 +219,15 @@ void Stage::take_share() {
 }
 
 void Stage::norm(const Vector& weight, const char* name) {
-  backend_.rms_norm({h(), args_.dim, weight.data(), args_.norm_eps, x(), piece_.n_tokens, args_.dim});
+  const RmsNorm op{h(), args_.dim, weight.data(), args_.norm_eps, x(), piece_.n_tokens, args_.dim};
+  if (!settle(op)) backend_.rms_norm(op);
   observe(name, x(), args_.dim);
 }
 
 // logits = head RMSNorm(h), of the last n_logits_ tokens. The block for drafts needs RMSNorm(h) of all
 // tokens.
 void Stage::run_head(const Vector& norm, const WeightMatrix& head) {
+  settle({});
   const int64_t n_before = step_.n_tokens - n_logits_, first = has_block() ? 0 : n_before;
   backend_.rms_norm({act_.h.data() + first * args_.dim, args_.dim, norm.data(), args_.norm_eps, act_.out(),
                      step_.n_tokens - first, args_.dim});

@@ -209,8 +209,6 @@ class Stage {
   // stores rows and keys. The first stage begins with the embedding; the last one ends with the logits.
   // False: the step is complete in this stage.
   bool advance();
-  // Whether advance() only replays a recording.
-  bool is_recorded() const;
 
   // On the last stage of a model with a block for drafts: after a decode step, of which these sequences keep
   // only their first n_tokens tokens.
@@ -257,8 +255,6 @@ class Stage {
   Forced forced() const { return step_.n_tokens <= forced_.n_tokens ? forced_ : Forced{}; }  // of step_
   void upload(const Step& step);
   void place_logits();
-  struct RecordKey;
-  RecordKey record_key() const;
   void replay();
   bool run_layer();
   bool leaves_rows_only(int64_t layer) const;
@@ -274,6 +270,7 @@ class Stage {
   void gather_columns(const float* part, float* whole, int64_t n_rows, int64_t width, float* sum = nullptr);
   void add_parts(const float* part);
   void add_attended();
+  bool settle(const RmsNorm& norm);
 
   // attention.cpp
   void project(const LayerWeights& w);
@@ -350,6 +347,7 @@ class Stage {
     Division division = Division::none;
     int64_t first = 0, n_tokens = 0, n_heads = 0;
   } share_;
+  std::optional<Gather> pending_;  // add_parts() of a step in one piece, until the norm of h
   Buffer<uint8_t> expert_window_;
   uint64_t n_link_bytes_ = 0;  // the part of expert_window_ that the link uses in decode
   int64_t layer_ = 0;

@@ -75,13 +75,20 @@ Gather::Piece piece_of(const Shape& shape, const void* part, void* whole) {
   return {part, whole, shape.n_rows, shape.width, shape.is_by_rows};
 }
 
-// One or two pieces, gathered once; with a sum of the first.
+RmsNorm norm_of(const Shape& shape, const float* x, const Buffer<float>& weight, const Buffer<float>& out) {
+  return {x, shape.width, weight.data(), 1e-6f, out.data(), shape.n_rows, shape.width};
+}
+
+// One or two pieces, gathered once; with a sum of the first, and its norm.
 void check_gather(Two& two, const std::vector<Shape>& shapes, bool has_sum) {
   std::vector<Floats> all;
   for (const Shape& shape : shapes) all.push_back(random_floats(static_cast<size_t>(shape.n()), all.size()));
   const Floats before = random_floats(all[0].size(), 7);
-  std::vector<Buffer<float>> parts[2], wholes[2], sums;
+  const Shape& first = shapes[0];
+  const Floats weight = random_floats(static_cast<size_t>(first.width), 8);
+  std::vector<Buffer<float>> parts[2], wholes[2], sums, weights, normed;
   for (int64_t m = 0; m < 2; ++m) {
+    weights.push_back(placed(two.of(m), weight)), normed.push_back(room(two.of(m), first.n()));
     for (size_t i = 0; i < shapes.size(); ++i) {
       parts[m].push_back(placed(two.of(m), part_of(all[i], shapes[i], two.member(m))));
       wholes[m].push_back(room(two.of(m), shapes[i].n()));
@@ -95,15 +102,20 @@ void check_gather(Two& two, const std::vector<Shape>& shapes, bool has_sum) {
     for (size_t i = 0; i < shapes.size(); ++i)
       op.pieces[i] = piece_of(shapes[i], parts[m][i].data(), wholes[m][i].data());
     if (has_sum) op.sum = sums[m].data();
+    if (has_sum) op.norm = norm_of(first, op.sum, weights[m], normed[m]);
     backend.gather(op);
   });
   Floats expected_sum = before;
   for (size_t i = 0; has_sum && i < expected_sum.size(); ++i) expected_sum[i] += all[0][i];
+  const Buffer<float> x = placed(*two.first, expected_sum), out = room(*two.first, first.n());
+  two.first->rms_norm(norm_of(first, x.data(), weights[0], out));
+  const Floats expected_norm = read(*two.first, out);
   for (int64_t m = 0; m < 2; ++m) {
-    for (size_t i = 0; i < shapes.size(); ++i)
+    for (size_t i = has_sum; i < shapes.size(); ++i)
       BOOST_TEST(same_bits(read(two.of(m), wholes[m][i]), all[i]),
                  "piece " << i << " of " << shapes[i].n_rows << " x " << shapes[i].width << ", member " << m);
     BOOST_TEST(same_bits(read(two.of(m), sums[static_cast<size_t>(m)]), expected_sum));
+    if (has_sum) BOOST_TEST(same_bits(read(two.of(m), normed[static_cast<size_t>(m)]), expected_norm));
   }
 }
 
@@ -300,12 +312,14 @@ BOOST_AUTO_TEST_CASE(a_member_that_does_not_come_is_named, *boost::unit_test::pr
   using State = cuda::Exchange::State;
   struct Side {
     DeviceArray<uint32_t> state{std::vector<uint32_t>(sizeof(State) / sizeof(uint32_t))}, late{1, true};
+    DeviceArray<uint32_t> packets{std::vector<uint32_t>(cuda::Exchange::kPacketBytes / sizeof(uint32_t))};
     DeviceArray<float> part{Floats(64, 1.0f)}, whole{128};
     TestLaunch test{1 << 20};
     cuda::Exchange exchange;
     cudaGraphExec_t graph = nullptr;
 
-    explicit Side(int device) : exchange(device, reinterpret_cast<State*>(state.data()), late.data(), 0.2) {}
+    explicit Side(int device)
+        : exchange(device, reinterpret_cast<State*>(state.data()), packets.data(), late.data(), 0.2) {}
     ~Side() { cudaGraphExecDestroy(graph); }
     void record(const Member& member) {
       cuda::Launch launch = test.launch();

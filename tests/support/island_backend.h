@@ -126,7 +126,7 @@ class IslandBackend : public CpuBackend {
   // Beside the contract it waits: the members' threads read each other's memory here.
   void gather(const Gather& op) override {
     for (const Gather::Piece& piece : op.pieces) own(piece.part, piece.whole);
-    own(op.sum);
+    own(op.sum, op.norm.x, op.norm.weight, op.norm.out);
     wait();
     CpuBackend::gather(op);
   }
@@ -141,6 +141,11 @@ class IslandBackend : public CpuBackend {
     std::vector<StreamRows::Copy> copies(op.copies, op.copies + op.n_copies);
     for (const StreamRows::Copy& copy : copies) own(copy.to), own_host(copy.from);
     enqueue([this, copies] { CpuBackend::stream_rows({copies.data(), std::ssize(copies)}); });
+  }
+  void save_rows(const SaveRows& op) override {
+    std::vector<SaveRows::Copy> copies(op.copies, op.copies + op.n_copies);
+    for (const SaveRows::Copy& copy : copies) own_host(copy.to), own(copy.from);
+    enqueue([this, copies] { CpuBackend::save_rows({copies.data(), std::ssize(copies)}); });
   }
   void store_tokens(const StoreTokens& op) override {
     own(op.step, op.cache, op.frequencies, op.qr, op.q_norm, op.kv, op.kv_norm, op.c, op.k, op.k_norm,
