@@ -138,113 +138,92 @@ DSV32_DEVICE uint4 load_packet(const uint4* from) {
 }
 
 // Where a member's packets lie in a receiver's memory.
-DSV32_DEVICE uint4* packets_of(const Work& work, int receiver, uint32_t number, int member) {
-  const int64_t n_each = Exchange::kMostPackets / work.n_members;
-  return work.packets[receiver] + number % 2 * Exchange::kMostPackets + member * n_each;
+DSV32_DEVICE uint4* packets_of(uint4* memory, uint32_t number, int member) {
+  return memory + (number % 2 * kMostMembers + member) * Exchange::kMostPackets;
 }
 
-// Words 0 and 1 from `place` on in a piece's vector, of all members.
-struct Spot {
-  int piece;
-  uint32_t i;  // packet of the piece's part
-
-  DSV32_DEVICE Spot(const Work& work, uint32_t packet)
-      : piece(packet >= work.parts[0].n_words / 2), i(packet - (piece ? work.parts[0].n_words / 2 : 0)) {}
-  DSV32_DEVICE uint32_t place(const Work& work, int member) const {
-    const Part& part = work.parts[piece];
-    const uint32_t row = 2 * i / part.n_row_words;
-    return static_cast<uint32_t>(member) * work.shares[piece] + row * part.row_apart +
-           (2 * i - row * part.n_row_words);
-  }
+// The numbers of the gather under way, and whether a member was late before.
+struct Turn {
+  uint32_t number, n_in_place;
+  bool is_late;
 };
 
-// Sends the packets first, first + n_apart, ... and takes those of the other members, both pieces' numbered
-// on. Adds to the sum, or stores the words. put_sum(place, x) is told each pair of the sum. Loads of
-// kTogether packets are under way at a time.
-template <typename PutSum>
-DSV32_DEVICE void exchange_packets(const Work& work, uint32_t first, uint32_t end, uint32_t n_apart,
-                                   const PutSum& put_sum) {
-  const volatile Exchange::State& own = *work.states[work.number];
-  const uint32_t number = own.n_gathers + 1;
-  bool is_late = own.is_late;
-  const auto each = [&](uint32_t from, const auto& act) {
-    DSV32_UNROLL for (int k = 0; k < kTogether; ++k) if (from + k * n_apart < end)
-        act(k, from + k * n_apart, Spot(work, from + k * n_apart));
+// One thread of each block reads the numbers, after wait_for_inputs(). The last block to have read them
+// advances them, beside the work.
+DSV32_DEVICE Turn take_turn(const Work& work, bool is_in_place) {
+  __shared__ Turn turn;
+  Exchange::State& own = *work.states[work.number];
+  if (threadIdx.x == 0) {
+    const volatile Exchange::State& before = own;
+    turn = {before.n_gathers + 1, before.n_in_place + is_in_place, before.is_late != 0};
+  }
+  __syncthreads();
+  if (threadIdx.x == blockDim.x - 1 && atomicAdd(&own.n_blocks_done, 1) == gridDim.x - 1)
+    own.n_blocks_done = 0, own.n_gathers = turn.number, own.n_in_place = turn.n_in_place;
+  return turn;
+}
+
+DSV32_DEVICE uint2 await_packet(const Work& work, const uint4* from, Turn& turn, int member) {
+  uint4 packet = load_packet(from);
+  for (Patience patience; (packet.y != turn.number || packet.w != turn.number) && !turn.is_late;
+       packet = load_packet(from))
+    turn.is_late = patience.ends(work, member);
+  return {packet.x, packet.z};
+}
+
+// Sends the packets first, first + n_apart, ... and takes those of the other members; both pieces' are
+// numbered on. take(piece, place, words): words 0 and 1 from `place` on in the piece's vector, of all
+// members.
+template <typename Take>
+DSV32_DEVICE void exchange_packets(const Work& work, Turn& turn, uint32_t first, uint32_t end,
+                                   uint32_t n_apart, const Take& take) {
+  const uint32_t n_first = work.parts[0].n_words / 2;
+  const auto place = [&](int piece, uint32_t i, int member) {
+    const Part& part = work.parts[piece];
+    const uint32_t word = 2 * i, row = word / part.n_row_words;
+    return static_cast<uint32_t>(member) * work.shares[piece] + row * part.row_apart +
+           (word - row * part.n_row_words);
   };
-  const auto is_added = [&](const Spot& spot) { return work.sum && spot.piece == 0; };
-  for (uint32_t from = first; from < end; from += kTogether * n_apart) {
-    float2 before[kTogether] = {};
-    uint2 words[kTogether] = {};
-    const auto load_sums = [&](int member) {
-      each(from, [&](int k, uint32_t, const Spot& spot) {
-        if (!is_added(spot)) return;
-        const float* sum = work.sum + spot.place(work, member);
-        before[k] = {__ldcg(sum), __ldcg(sum + 1)};
-      });
-    };
-    const auto put = [&](int member) {
-      each(from, [&](int k, uint32_t, const Spot& spot) {
-        const uint32_t place = spot.place(work, member);
-        if (is_added(spot)) {
-          const float2 sum = {before[k].x + __uint_as_float(words[k].x),
-                              before[k].y + __uint_as_float(words[k].y)};
-          work.sum[place] = sum.x, work.sum[place + 1] = sum.y;
-          put_sum(place, sum);
-        } else {
-          work.wholes[spot.piece][place] = words[k].x, work.wholes[spot.piece][place + 1] = words[k].y;
-        }
-      });
-    };
-    each(from, [&](int k, uint32_t, const Spot& spot) {
-      const auto* part = static_cast<const uint32_t*>(work.parts[spot.piece].from) + 2 * spot.i;
-      words[k] = {__ldcg(part), __ldcg(part + 1)};
-    });
-    load_sums(work.number);
+  for (uint32_t packet = first; packet < end; packet += n_apart) {
+    const int piece = packet >= n_first;
+    const uint32_t i = packet - (piece ? n_first : 0);
+    const auto* from = static_cast<const uint32_t*>(work.parts[piece].from) + 2 * i;
+    const uint2 words = {__ldcg(from), __ldcg(from + 1)};
     for (int member = 0; member < work.n_members; ++member)
       if (member != work.number)
-        each(from, [&](int k, uint32_t packet, const Spot&) {
-          send_packet(packets_of(work, member, number, work.number) + packet, words[k], number);
-        });
-    put(work.number);
+        send_packet(packets_of(work.packets[member], turn.number, work.number) + packet, words, turn.number);
+    take(piece, place(piece, i, work.number), words);
+  }
+  for (uint32_t packet = first; packet < end; packet += n_apart) {
+    const int piece = packet >= n_first;
     for (int member = 0; member < work.n_members; ++member) {
       if (member == work.number) continue;
-      const uint4* packets = packets_of(work, work.number, number, member);
-      uint4 taken[kTogether];
-      load_sums(member);
-      each(from, [&](int k, uint32_t packet, const Spot&) { taken[k] = load_packet(packets + packet); });
-      each(from, [&](int k, uint32_t packet, const Spot&) {
-        Patience patience;
-        while ((taken[k].y != number || taken[k].w != number) && !is_late) {
-          taken[k] = load_packet(packets + packet);
-          is_late = patience.ends(work, member);
-        }
-        words[k] = {taken[k].x, taken[k].z};
-      });
-      put(member);
+      const uint4* from = packets_of(work.packets[work.number], turn.number, member) + packet;
+      take(piece, place(piece, packet - (piece ? n_first : 0), member),
+           await_packet(work, from, turn, member));
     }
   }
 }
 
-// The last block to be done advances the numbers.
-DSV32_DEVICE void advance(Exchange::State& own, bool is_in_place) {
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  const uint32_t number = own.n_gathers, n_in_place = own.n_in_place;
-  __threadfence();
-  if (atomicAdd(&own.n_blocks_done, 1) != gridDim.x - 1) return;
-  own.n_blocks_done = 0, own.n_gathers = number + 1, own.n_in_place = n_in_place + is_in_place;
+// Adds two words, as floats, to a sum.
+DSV32_DEVICE float2 add_words(float* sum, uint2 words) {
+  return {sum[0] += __uint_as_float(words.x), sum[1] += __uint_as_float(words.y)};
 }
 
 // See Gather, without a norm. A thread has a packet, or several. The next kernel may start after the wait for
 // inputs: then what was older than this kernel's input is older for it too (dependent.cuh). Bound by latency.
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    gather_packets_kernel(const __grid_constant__ Work work) {
+__global__ void __launch_bounds__(kThreads) gather_packets_kernel(const __grid_constant__ Work work) {
   wait_for_inputs();
   let_next_start();
+  Turn turn = take_turn(work, false);
   const uint32_t n = (work.parts[0].n_words + work.parts[1].n_words) / 2;
-  exchange_packets(work, blockIdx.x * kThreads + threadIdx.x, n, gridDim.x * kThreads,
-                   [](uint32_t, const float2&) {});
-  advance(*work.states[work.number], false);
+  exchange_packets(work, turn, blockIdx.x * kThreads + threadIdx.x, n, gridDim.x * kThreads,
+                   [&](int piece, uint32_t place, uint2 words) {
+                     if (piece == 0 && work.sum)
+                       add_words(work.sum + place, words);
+                     else
+                       work.wholes[piece][place] = words.x, work.wholes[piece][place + 1] = words.y;
+                   });
 }
 
 // The same for one piece, with a sum and its norm. A block has a row of `whole`, a row of each part; shared
@@ -255,14 +234,16 @@ __global__ void __launch_bounds__(kNormThreads)
   const NormWeights weights(norm);
   wait_for_inputs();
   let_next_start();
+  Turn turn = take_turn(work, false);
   const uint32_t n_packets = work.parts[0].n_row_words / 2, first = blockIdx.x * n_packets,
                  begin = blockIdx.x * work.parts[0].row_apart;
-  exchange_packets(
-      work, first + threadIdx.x, first + n_packets, blockDim.x,
-      [&](uint32_t place, const float2& sum) { row[place - begin] = sum.x, row[place - begin + 1] = sum.y; });
+  exchange_packets(work, turn, first + threadIdx.x, first + n_packets, blockDim.x,
+                   [&](int, uint32_t place, uint2 words) {
+                     const float2 sums = add_words(work.sum + place, words);
+                     row[place - begin] = sums.x, row[place - begin + 1] = sums.y;
+                   });
   __syncthreads();
   norm_row(norm, weights, row, norm.out + blockIdx.x * norm.out_stride);
-  advance(*work.states[work.number], false);
 }
 
 // ---- in place ----
@@ -294,10 +275,8 @@ DSV32_DEVICE void add_whole(const Work& work) {
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) gather_kernel(const __grid_constant__ Work work) {
   wait_for_inputs();
   let_next_start();
-  Exchange::State& own = *work.states[work.number];
-  const volatile Exchange::State& before = own;
-  const uint32_t n_counted = (before.n_in_place + 1) * kArrivals;
-  const bool is_late = before.is_late;
+  const Turn turn = take_turn(work, true);
+  const Exchange::State& own = *work.states[work.number];
   DSV32_UNROLL for (int i = 0; i < 2; ++i) {
     const Part& part = work.parts[i];
     part.is_wide ? copy_part<uint4>(part, work.n_members) : copy_part<uint32_t>(part, work.n_members);
@@ -307,11 +286,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) gather_kernel(const __
   if (thread < work.n_members) {
     add_release(&work.states[thread]->arrived[work.number],
                 blockIdx.x == 0 ? kArrivals - (gridDim.x - 1) : 1);
-    if ((blockIdx.x == 0 || work.sum) && !is_late) await_member(work, own, thread, n_counted);
+    if ((blockIdx.x == 0 || work.sum) && !turn.is_late)
+      await_member(work, own, thread, turn.n_in_place * kArrivals);
   }
   __syncthreads();
   if (work.sum) add_whole(work);
-  advance(own, true);
 }
 
 // The part of `member` of a piece, without its addresses.
@@ -358,21 +337,21 @@ int64_t blocks_for(const Work& work, int n_sms) {
                              std::min(kBlocksPerSm * n_sms, static_cast<int>(kArrivals)));
 }
 
-// Whether a piece's parts are equally long on all members and go in packets; decided by the shapes alone, so
-// that all members decide alike.
+// Whether a piece's parts are equally long on all members, in whole packets.
 bool is_even(const Gather::Piece& piece, int64_t n_members) {
   const int64_t n_shared = piece.is_by_rows ? piece.n_rows : piece.width;
   return n_shared % n_members == 0 && (piece.is_by_rows ? piece.width : piece.width / n_members) % 2 == 0;
 }
-// The packets of a member's parts; nothing: they do not go in packets.
+// The packets of a member's parts; nothing: they do not go in packets. Decided by the shapes alone, so that
+// all members decide alike.
 std::optional<int64_t> packets_in(const Gather& op) {
   int64_t n_words = 0;
   for (const Gather::Piece& piece : op.pieces) {
     if (!is_even(piece, op.member.n())) return {};
-    n_words += piece.n_rows * piece.width;
+    n_words += piece.n_rows * piece.width / op.member.n();
   }
   if (n_words / 2 > Exchange::kMostPackets) return {};
-  return n_words / 2 / op.member.n();
+  return n_words / 2;
 }
 
 bool norms_in_packets(const Gather& op, const Launch& launch) {

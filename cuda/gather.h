@@ -24,9 +24,9 @@ class Exchange {
     uint32_t is_late;                // a member did not come: this device waits no more
   };
 
-  // Packets for a member from all, of an even or an odd gather: of 128 tokens' hidden values.
-  static constexpr int64_t kMostPackets = 1'200'000;
-  static constexpr size_t kPacketBytes = size_t{2} * kMostPackets * 16;
+  // A member's packets for another, of an even or an odd gather.
+  static constexpr int64_t kMostPackets = 48 << 10;
+  static constexpr size_t kPacketBytes = size_t{2} * kMostMembers * kMostPackets * 16;
 
   // packets: device memory, [kPacketBytes], zero too. late: pinned host memory, which all devices can write.
   // A kernel waits for a member for so many seconds.

@@ -284,6 +284,8 @@ BOOST_AUTO_TEST_CASE(answers_of_a_team) {
   Drafting({.batch = 2, .has_cache = true, .n_devices = 2, .split = Split::rows}).answer_together();
   Drafting({.n_guesses = 0, .batch = 20, .has_cache = true, .n_devices = 2, .split = Split::rows})
       .answer_together();
+  Drafting({.n_guesses = 0, .batch = 20, .topk_buffer = 64, .n_devices = 2, .split = Split::rows})
+      .answer_together();
   Drafting({.n_guesses = 2, .batch = 9, .topk_buffer = 64, .n_devices = 2, .split = Split::rows})
       .answer_together();
   Drafting({3, Guesses::are_right, 4, 64, false, {}, kContext, {}, 2, Split::rows}).answer_together();

@@ -142,6 +142,27 @@ BOOST_AUTO_TEST_CASE(prefixes_know_which_kind_of_card_had_which_layers) {
   BOOST_TEST(n_held(false, 2) == 64);
 }
 
+// Devices that can be a team are one, unless layers are asked for; others are told why they are none.
+BOOST_AUTO_TEST_CASE(devices_of_a_kind_are_a_team) {
+  const GgufFile file(tiny_path());
+  for (const bool is_other : {false, true})
+    for (const Split split : {Split::automatic, Split::layers}) {
+      EngineOptions options;
+      options.context = 256, options.gpus = {0, 1}, options.split = split;
+      options.backends.push_back(std::make_shared<IslandBackend>());
+      if (is_other)
+        options.backends.push_back(std::make_shared<OtherKind>());
+      else
+        options.backends.push_back(std::make_shared<IslandBackend>());
+      Engine engine(file, options);
+      BOOST_TEST(engine.plan().is_team == (!is_other && split == Split::automatic));
+      const bool is_told = std::ranges::any_of(engine.warnings(), [](const std::string& warning) {
+        return warning.find("cannot reach each other's memory") != warning.npos;
+      });
+      BOOST_TEST(is_told == (is_other && split == Split::automatic));
+    }
+}
+
 // Of a prompt that is broken off while two of its chunks are between stages, others find what all stages
 // have, and its sequence goes on with another.
 BOOST_AUTO_TEST_CASE(nobody_finds_what_is_under_way) {

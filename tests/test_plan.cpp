@@ -398,8 +398,9 @@ BOOST_AUTO_TEST_CASE(what_a_team_allocates_is_planned) {
         static_cast<uint64_t>(engine.args().qk_rope_head_dim / 2) * sizeof(float);
     for (size_t i = 0; i < 2; ++i) {
       const uint64_t n_planned = plan.n_device_bytes(i) + (i == 0 ? plan.n_bytes(Place::host) : 0);
-      BOOST_TEST(engine.backends()[i]->memory_info(Place::host).n_bytes_used == n_planned + n_frequency_bytes,
-                 "member " << i << " with " << n_rows << " rows");
+      const uint64_t n_used = engine.backends()[i]->memory_info(Place::host).n_bytes_used - n_frequency_bytes;
+      BOOST_TEST((n_used >= n_planned && n_used - n_planned < 32768),  // a matrix takes up to 128 bytes more
+                 "member " << i << " with " << n_rows << " rows: " << n_used << ", " << n_planned);
     }
   }
 }
@@ -417,11 +418,11 @@ BOOST_AUTO_TEST_CASE(a_team_is_chosen_where_it_can_be) {
   options.split = Split::layers;
   const MemoryPlan layers = make_plan(args, options, machine);
   BOOST_TEST((!layers.is_team && layers.n_stages() == 2));
-  BOOST_TEST(team.stages[0].n_bytes_read < 0.6 * static_cast<double>(layers.n_device_bytes_read()));
+  BOOST_TEST(team.stages[0].n_bytes_read < 0.7 * static_cast<double>(layers.n_device_bytes_read()));
   BOOST_TEST(team.n_bytes(Place::host) == layers.n_bytes(Place::host));
 
   options.split = Split::automatic;
-  options.max_seqs = 400, options.pool = 400 * 32768,
+  options.max_seqs = 1000, options.pool = 1000 * 32768,
   options.topk_buffer = 4096;  // too much for every device
   BOOST_TEST(!make_plan(args, options, machine).is_team);
   options.split = Split::rows;

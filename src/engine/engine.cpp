@@ -108,6 +108,11 @@ Engine::Engine(const ModelSource& source, const EngineOptions& options, const Be
   sampler_ = std::make_unique<RowSampler>(forward_->last_backend(), n_group_rows() * plan_.n_stages());
   loop_ = std::make_unique<Loop>(*this, !options.n_guesses);
   if (file_) warnings_ = warnings_about(*file_, args_, options);
+  if (options.split == Split::automatic && plan_.n_stages() > 1 && !machine.can_team)
+    warnings_.push_back(
+        "the GPUs are of different kinds or cannot reach each other's memory, so each has layers of its own: "
+        "an "
+        "answer gets room, not speed");
   check_file();
 }
 

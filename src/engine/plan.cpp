@@ -15,6 +15,7 @@ namespace dsv32 {
 namespace {
 
 constexpr int64_t kHostChunk = 512, kDeviceChunk = 2048, kLeastChunk = 64;
+constexpr int64_t kTeamChunk = 4096;  // its members' tiles of experts have half as many rows
 // For experts that come from the host: each step transfers all of a layer's, so many tokens should share it.
 constexpr int64_t kStreamedChunk = 8192;
 // A chunk is not made smaller than this only to keep a layer's experts on the device.
@@ -55,7 +56,10 @@ class MemoryPlanner {
 
   MemoryPlan plan() {
     const auto with = [&](int64_t chunk) { return if_it_fits([&] { return plan_with_chunk(chunk); }); };
-    const int64_t first = choose_chunk(machine_.is_apart ? kDeviceChunk : kHostChunk, held_bytes());
+    const int64_t n_suitable = machine_.n_members > 1 ? kTeamChunk
+                               : machine_.is_apart    ? kDeviceChunk
+                                                      : kHostChunk;
+    const int64_t first = choose_chunk(n_suitable, held_bytes());
     const int64_t last = options_.chunk ? first : std::min(first, kLeastChunk);
     if (machine_.is_apart && n_weights_ > n_free_ + machine_.host.n_bytes_free)
       return plan_with_chunk(last);  // throws: no chunk is small enough

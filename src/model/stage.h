@@ -155,8 +155,8 @@ class Activations {
   Buffer<int32_t> selected = ints(n * topk), n_selected = ints(n);
   Buffer<int64_t> row_ids = make<int64_t>(n * topk);
   Buffer<int32_t> misses = ints(n * topk), n_misses = ints(n);
-  Buffer<int32_t> none = ints(n_kept > 0 ? n : 0);  // zeros
-  Buffer<int64_t> tally = make<int64_t>(2);         // rows looked up in buffers, rows missing there
+  Buffer<int32_t> none = ints(n_kept > 0 || n_members_ > 1 ? n : 0);  // zeros
+  Buffer<int64_t> tally = make<int64_t>(2);  // rows looked up in buffers, rows missing there
   Buffer<float> gate = floats(n * widest_mlp_), up = floats(n * widest_mlp_);
   Buffer<float> route_logits = floats(n * args_.n_routed_experts);
   Buffer<int32_t> experts = ints(N * n_experts_);

@@ -215,15 +215,20 @@ void check_experts(Two& two, const ExpertCase& c) {
   two.first->run_experts(alone.op);
   const Floats expected = alone.result(*two.first);
   const Experts members[] = {Experts(*two.first, two.member(0), c), Experts(*two.second, two.member(1), c)};
+  const Buffer<float> wholes[] = {room(*two.first, c.n_tokens * kDim), room(*two.second, c.n_tokens * kDim)};
   for (int again = 0; again < 2; ++again) {
     two.run([&](const Member& member, Backend& backend) {
-      backend.run_experts(members[member.number].op);
+      const RunExperts& op = members[member.number].op;
+      backend.run_experts(op);
+      const float* part = op.shared.weight.data ? op.shared.y : op.y;
+      backend.gather({member, {{part, wholes[member.number].data(), c.n_tokens, kDim}, {}}});
       backend.milestone()->wait();
     });
     for (int64_t m = 0; m < 2; ++m)
       BOOST_TEST(
           same_bits(members[m].result(two.of(m)), part_of(expected, {c.n_tokens, kDim}, two.member(m))),
           type_name(c.type) << ", " << c.n_tokens << " tokens, member " << m);
+    for (int64_t m = 0; m < 2; ++m) BOOST_TEST(same_bits(read(two.of(m), wholes[m]), expected));
   }
 }
 

@@ -253,7 +253,7 @@ const Flag kEngineFlags[] = {
      "Model", kOnEngine, [](O& o) { return field(o.engine.host_mem); }, "what is available"},
     {"chunk", "N", "most prompt tokens computed at a time", "Model", kOnEngine & ~kBench,
      [](O& o) { return field(o.engine.chunk, 1, 1 << 16); },
-     "512, on a GPU 2048, with experts in host memory 8192"},
+     "512, on a GPU 2048, on a team of GPUs 4096, with experts in host memory 8192"},
 
     {"no-cache", nullptr, "neither use nor store prefixes", "Prefix cache", kCaching,
      [](O& o) { return off(o.uses_cache); }},
