@@ -341,8 +341,6 @@ class MemoryPlanner {
 // What keeps these devices from being a team; empty: nothing.
 std::string why_no_team(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
   if (!machine.can_team) return "the devices cannot reach each other's memory, or are of different kinds";
-  if (!can_divide(args, std::ssize(machine.devices)))
-    return format("the model's rows cannot be divided by %zu", machine.devices.size());
   if (args.selector() == Selector::quest) return "Quest scores all heads together";
   return options.n_cpu_experts.value_or(0) > 0 ? "the host keeps experts" : "";
 }
@@ -351,6 +349,10 @@ std::string why_no_team(const ModelArgs& args, const EngineOptions& options, con
 MemoryPlan plan_of_team(const ModelArgs& args, EngineOptions options, const Machine& machine) {
   if (const std::string why = why_no_team(args, options, machine); !why.empty())
     fail(ErrorKind::usage, "--split rows: " + why, "--split layers gives each device layers of its own");
+  if (!can_divide(args, std::ssize(machine.devices)))  // more devices may suit it
+    fail(ErrorKind::memory,
+         format("--split rows: the model's rows cannot be divided by %zu", machine.devices.size()),
+         "--gpus names fewer or more");
   Machine one = machine;
   one.n_members = std::ssize(machine.devices);
   one.devices = {*std::ranges::min_element(machine.devices, {}, &MemoryInfo::n_bytes_free)};
@@ -358,7 +360,7 @@ MemoryPlan plan_of_team(const ModelArgs& args, EngineOptions options, const Mach
   options.n_cpu_experts = 0;
   MemoryPlan plan = MemoryPlanner(args, options, one).plan();
   plan.is_team = true;
-  plan.n_weight_bytes *= machine.devices.size();
+  plan.n_weight_bytes = total_bytes(machine.weights);
   StagePlan other = plan.stages.front();  // the first one draws tokens
   other.n_logit_bytes -= RowSampler::n_bytes(plan.cache.max_step_tokens(), args.vocab_size);
   plan.stages.resize(machine.devices.size(), other);

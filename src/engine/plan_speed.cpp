@@ -27,9 +27,9 @@ constexpr double kMemoryShare = 2550. / 3350;
 constexpr double kGenericLayerSeconds = kHopperLayerSeconds + 47e-6, kGenericPromptTimes = 1.75;
 constexpr double kPromptWork = 124e9;
 
-// In a team a layer's exchanges take about the time that its attention loses by being divided. Prompts reach
-// this share of all devices' rates (two H100, 2026-11-27).
-constexpr double kTeamPromptShare = 0.9;
+// In a team a layer's exchanges take so much more time than its attention loses by being divided, and prompts
+// reach this share of all devices' rates (two H100, 18 layers Q2_K, 2026-11-27).
+constexpr double kTeamLayerSeconds = 12e-6, kTeamPromptShare = 0.9;
 
 // h200, h100: GB/s at which a token's weights are read, without the layers' own time, measured over six
 // layers. host: the share of the host memory's rate that products of the CPU reach.
@@ -132,7 +132,8 @@ std::optional<PlanSpeed> expected_speed(const ModelArgs& args, const MemoryPlan&
     const StagePlan& stage = plan.stages[i];
     rates.push_back(rates_of(kind_of(machine, i), format));
     link_rate = std::min(link_rate, rates[i].link);
-    const double seconds = static_cast<double>(plan.n_model_layers(stage)) * rates[i].layer_seconds +
+    const double layer_seconds = rates[i].layer_seconds + (plan.is_team ? kTeamLayerSeconds : 0);
+    const double seconds = static_cast<double>(plan.n_model_layers(stage)) * layer_seconds +
                            static_cast<double>(stage.n_bytes_read) / rates[i].bytes;
     speed.gpu_seconds = plan.is_team ? std::max(speed.gpu_seconds, seconds) : speed.gpu_seconds + seconds;
   }
