@@ -34,6 +34,14 @@ Machine gpu(uint64_t n_free, uint64_t n_weight_bytes = 0) {
   return {true, weights, {{n_free, n_free, 0}}, {512 * kGiB, 512 * kGiB, 0}};
 }
 
+// Two GPUs that can be a team.
+Machine two_gpus_for(const ModelArgs& args) {
+  Machine machine = gpu(80 * kGiB);
+  machine.devices.push_back(machine.devices.front());
+  machine.weights = model_bytes(args, {}), machine.can_team = true;
+  return machine;
+}
+
 uint64_t bytes_of(const MemoryPlan& plan, const std::string& key) {
   for (const MemoryPlan::Item& item : plan.items())
     if (item.key == key) return item.n_bytes;
@@ -408,9 +416,7 @@ BOOST_AUTO_TEST_CASE(what_a_team_allocates_is_planned) {
 // A team is chosen where devices reach each other and it has no less room, and is refused with the reason.
 BOOST_AUTO_TEST_CASE(a_team_is_chosen_where_it_can_be) {
   const ModelArgs args = full_size_args(12, 3);
-  Machine machine = gpu(80 * kGiB);
-  machine.devices.push_back(machine.devices.front());
-  machine.weights = model_bytes(args, {}), machine.can_team = true;
+  Machine machine = two_gpus_for(args);
   EngineOptions options;
   options.gpus = {0, 1}, options.context = 32768;
   const MemoryPlan team = make_plan(args, options, machine);
@@ -440,9 +446,7 @@ BOOST_AUTO_TEST_CASE(a_team_is_chosen_where_it_can_be) {
 // Sequences of an open number make a team, if as many suit it.
 BOOST_AUTO_TEST_CASE(a_batch_of_unsaid_size_may_suit_a_team) {
   const ModelArgs args = full_size_args(12, 3);
-  Machine machine = gpu(80 * kGiB);
-  machine.devices.push_back(machine.devices.front());
-  machine.weights = model_bytes(args, {}), machine.can_team = true;
+  Machine machine = two_gpus_for(args);
   EngineOptions options;
   options.gpus = {0, 1}, options.max_seqs = kAsManyAsSuit;
   const EngineOptions batch = with_suitable_batch(args, options, machine);

@@ -165,15 +165,18 @@ void CpuBackend::quantize_fp8(const float* x, int64_t n_rows, int64_t width, uin
   });
 }
 
-void CpuBackend::save_rows(const SaveRows& op) {
+namespace {
+
+template <typename Op>
+void copy_rows(const Op& op) {
   for (int64_t i = 0; i < op.n_copies; ++i)
     std::memcpy(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes);
 }
 
-void CpuBackend::stream_rows(const StreamRows& op) {
-  for (int64_t i = 0; i < op.n_copies; ++i)
-    std::memcpy(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes);
-}
+}  // namespace
+
+void CpuBackend::stream_rows(const StreamRows& op) { copy_rows(op); }
+void CpuBackend::save_rows(const SaveRows& op) { copy_rows(op); }
 
 // act(t) for each token; tokens of the same buffer one after the other.
 template <typename Act>
@@ -191,17 +194,15 @@ void CpuBackend::store_latents(const StepTokens& step, const CacheView& cache, c
   in_turn(step, cache, step.n_tokens * row_bytes, [&](int64_t t) {
     const int64_t seq = step.seq[t];
     const int32_t pos = step.pos[t];
-    const auto encode = [&](uint8_t* row) {
-      encode_row(cache.layout, c + t * cache.layout.kv_lora_rank, k_pe + t * k_pe_stride, row,
-                 key_entry(cache, seq, pos).scales);
-    };
-    uint8_t* row = cache.rows + row_number(cache.row_pages, cache, seq, pos) * row_bytes;
-    if (cache.rows) encode(row);
-    if (cache.slots == cache.rows) return;
-    const int64_t slot = has_buffer(cache, seq) ? claim_newest(cache.buffers[seq], pos) : pos;
-    uint8_t* in_slot = cache.slots + row_number(cache.slot_pages, cache, seq, slot) * row_bytes;
-    cache.rows ? static_cast<void>(std::memcpy(in_slot, row, static_cast<size_t>(row_bytes)))
-               : encode(in_slot);
+    uint8_t *in_pool = nullptr, *in_slot = nullptr;
+    if (cache.rows) in_pool = cache.rows + row_number(cache.row_pages, cache, seq, pos) * row_bytes;
+    if (cache.slots != cache.rows) {
+      const int64_t slot = has_buffer(cache, seq) ? claim_newest(cache.buffers[seq], pos) : pos;
+      in_slot = cache.slots + row_number(cache.slot_pages, cache, seq, slot) * row_bytes;
+    }
+    encode_row(cache.layout, c + t * cache.layout.kv_lora_rank, k_pe + t * k_pe_stride,
+               in_pool ? in_pool : in_slot, key_entry(cache, seq, pos).scales);
+    if (in_pool && in_slot) std::memcpy(in_slot, in_pool, static_cast<size_t>(row_bytes));
   });
 }
 
