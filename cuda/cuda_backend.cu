@@ -271,24 +271,11 @@ class CudaBackend : public Backend {
   void stream_rows(const StreamRows& op) override {
     select();
     streamed_.hold(stream_);
-    if (op.n_copies == 0) return;
-    enqueued_.order(stream_, side_stream_);
-    for (int64_t i = 0; i < op.n_copies; ++i) {
-      pinned_.wait(op.copies[i].from);
-      CUDA_CHECK(cudaMemcpyAsync(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes,
-                                 cudaMemcpyHostToDevice, side_stream_));
-    }
-    streamed_.record(side_stream_);
+    if (op.n_copies > 0) copy_beside(op, cudaMemcpyHostToDevice, streamed_);
   }
   void save_rows(const SaveRows& op) override {
     select();
-    enqueued_.order(stream_, side_stream_);
-    for (int64_t i = 0; i < op.n_copies; ++i) {
-      pinned_.wait(op.copies[i].to);
-      CUDA_CHECK(cudaMemcpyAsync(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes,
-                                 cudaMemcpyDeviceToHost, side_stream_));
-    }
-    saved_.record(side_stream_);
+    copy_beside(op, cudaMemcpyDeviceToHost, saved_);
     is_saving_ = true;
   }
   // Kernels read the pool only after rows were stored here: it is enough to wait for its pinning here.
@@ -395,6 +382,18 @@ class CudaBackend : public Backend {
 
   // Forgets what operations leave for later ones of their step.
   void forget_step() { n_joined_ = n_fetches_, has_fetched_ = is_x_older_ = false, rounded_ = nullptr; }
+
+  // On the side stream, behind all work enqueued so far. `done` is recorded behind the copies.
+  template <typename Op>
+  void copy_beside(const Op& op, cudaMemcpyKind kind, const cuda::Event& done) {
+    enqueued_.order(stream_, side_stream_);
+    for (int64_t i = 0; i < op.n_copies; ++i) {
+      const auto& [to, from, n_bytes] = op.copies[i];
+      pinned_.wait(kind == cudaMemcpyHostToDevice ? from : to);
+      CUDA_CHECK(cudaMemcpyAsync(to, from, n_bytes, kind, side_stream_));
+    }
+    done.record(side_stream_);
+  }
 
   void wait() {
     if (std::exchange(is_saving_, false)) saved_.hold(stream_);
