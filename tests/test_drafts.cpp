@@ -23,7 +23,8 @@ using namespace dsv32;
 
 namespace {
 
-constexpr size_t kRequests = kIsSanitized ? 60 : 300;
+// The first four of each kFillEach requests have no limit: together they fill small pools.
+constexpr size_t kRequests = kIsSanitized ? 100 : 300, kFillEach = kIsSanitized ? 10 : 30;
 constexpr int64_t kContext = 192;
 
 const TinyFile& tiny_file() {
@@ -84,7 +85,6 @@ class Asking {
     return tokens;
   }
 
-  // Now and then four of no limit follow each other: together they fill small pools.
   GenerationOptions options(size_t i) {
     GenerationOptions options;
     options.sampling.temperature = one_in(3) ? 0 : one_in(2) ? 1.0f : 0.7f;
@@ -93,7 +93,7 @@ class Asking {
     options.sampling.min_p = one_in(5) ? 0.1f : 0;
     options.sampling.seed = rng_.next();
     options.n_top_logprobs = below(5) - 1;
-    if (i % 30 < 4) return options;
+    if (i % kFillEach < 4) return options;
     options.max_tokens = below(30);
     if (one_in(6)) options.max_answer = below(30);
     options.thinking = one_in(2);
