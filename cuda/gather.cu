@@ -2,11 +2,10 @@
 //
 // A gather is one kernel on each member's stream. The number of the gather lies in device memory, and the
 // kernel itself advances it, so that a recorded kernel can be replayed. There are two ways:
-// - Few words, in decode, go in packets: two words, each with the number beside it. Whoever waits for a
-// packet
-//   reads it until both numbers are right. So nothing waits for a write to arrive, which takes about 2 us
-//   more between two H100, and far more behind writes to host memory. The packets of even and odd gathers
-//   have places of their own.
+// - Few words, in decode, go in packets: two words, each with the number beside it. A waiting thread reads a
+//   packet until both numbers are right. So nothing waits for a write to arrive, which takes about 2 us more
+//   between two H100, and far more behind writes to host memory. The packets of even and odd gathers have
+//   places of their own.
 // - More words go straight to their place in every member's vector. Then the kernel counts up a counter of
 //   each member, and ends when all members have counted in its own memory.
 //
@@ -342,6 +341,7 @@ bool is_even(const Gather::Piece& piece, int64_t n_members) {
   const int64_t n_shared = piece.is_by_rows ? piece.n_rows : piece.width;
   return n_shared % n_members == 0 && (piece.is_by_rows ? piece.width : piece.width / n_members) % 2 == 0;
 }
+
 // The packets of a member's parts; nothing: they do not go in packets. Decided by the shapes alone, so that
 // all members decide alike.
 std::optional<int64_t> packets_in(const Gather& op) {
@@ -462,8 +462,8 @@ bool can_reach_each_other(int device, int other) {
   return device != other && reaches(device, other) && reaches(other, device);
 }
 
-// The first caller does it for all pairs, so that whoever returns may use the others' memory. A recording may
-// be under way in this thread.
+// The first caller does it for all pairs: after its return every caller may use the others' memory. A
+// recording may be under way in this thread.
 void let_reach(std::span<const int> devices) {
   constexpr int kMostDevices = 64;
   static std::mutex mutex;

@@ -34,7 +34,8 @@ class HostExperts {
   // Call when the recorded work will not run.
   void abandon() { pending_ = {}, n_recorded_ = 0; }
 
-  // The number of posts recorded since the last call. Whoever runs that work passes it to expect().
+  // The number of posts recorded since the last call. The caller passes it to expect() with each run of that
+  // work.
   int64_t take_posts() { return std::exchange(n_recorded_, 0); }
   void expect(int64_t n_posts) { box_.expect(n_posts); }
   // Throws Error{device} when the host did not compute a post.

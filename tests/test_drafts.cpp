@@ -34,7 +34,7 @@ const TinyFile& tiny_file() {
   return file;
 }
 
-// An answer as its listener hears it. Whoever begins anew tells everything once more.
+// An answer as its listener hears it. A request that begins anew tells everything once more.
 struct Ear : Listener {
   std::string reasoning, text;
   int64_t n_before_stop = -1;
