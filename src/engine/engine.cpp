@@ -111,8 +111,7 @@ Engine::Engine(const ModelSource& source, const EngineOptions& options, const Be
   if (options.split == Split::automatic && plan_.n_stages() > 1 && !machine.can_team)
     warnings_.push_back(
         "the GPUs are of different kinds or cannot reach each other's memory, so each has layers of its own: "
-        "an "
-        "answer gets room, not speed");
+        "an answer gets room, not speed");
   check_file();
 }
 
