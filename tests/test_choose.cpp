@@ -84,6 +84,16 @@ BOOST_AUTO_TEST_CASE(products_of_prompts) {
   BOOST_TEST(!uses_library(511));
 }
 
+BOOST_AUTO_TEST_CASE(shares_of_attention) {
+  BOOST_TEST((choose_division(true, 1, 2) == Division::heads));
+  BOOST_TEST((choose_division(true, 16, 2) == Division::heads));
+  BOOST_TEST((choose_division(true, 17, 2) == Division::tokens));
+  BOOST_TEST((choose_division(true, 17, 4) == Division::none));
+  BOOST_TEST((choose_division(false, 15, 2) == Division::none));
+  BOOST_TEST((choose_division(false, 16, 2) == Division::owned));
+  BOOST_TEST((choose_division(false, 31, 4) == Division::none));
+}
+
 BOOST_AUTO_TEST_CASE(attention_and_its_positions) {
   BOOST_CHECK(choose_attention(true, true, kHopper) == AttentionKernel::hopper_decode);
   BOOST_CHECK(choose_attention(false, true, kHopper) == AttentionKernel::hopper_prompt);

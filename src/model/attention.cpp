@@ -50,14 +50,16 @@ std::vector<StepTokens> Stage::slices(const CacheView& cache) const {
 }
 
 // in: x() [n, dim] after attn_norm.  qr = wq_a x;  kv = wkv_a x;  k_I = wk x;  w_I = weights_proj x, if
-// has_index_queries()
+// has_index_queries(). kv and k_I of all tokens, the others of owned() at least
 void Stage::project(const LayerWeights& w) {
-  std::vector<Matmul> products = {product(w.wq_a, x(), act_.qr.data()),
-                                  product(w.wkv_a, x(), act_.kv.data())};
-  if (args_.has_indexer()) products.push_back(product(w.indexer.wk, x(), act_.index_k.data()));
+  std::vector<Matmul> products = {product_of_owned(w.wq_a, act_.qr.data()),
+                                  product_of_owned(w.wkv_a, act_.kv.data())};
+  if (args_.has_indexer()) products.push_back(product_of_owned(w.indexer.wk, act_.index_k.data()));
   if (has_index_queries())
-    products.push_back(product(w.indexer.weights_proj, x(), act_.index_weights.data()));
+    products.push_back(product_of_owned(w.indexer.weights_proj, act_.index_weights.data()));
   backend_.matmuls(products);
+  gather_owned(by_tokens(act_.kv.data(), w.wkv_a.n_rows),
+               args_.has_indexer() ? by_tokens(act_.index_k.data(), args_.index_head_dim) : Gather::Piece{});
   if (has_index_queries()) observe("index_weights", act_.index_weights.data(), args_.index_n_heads);
 }
 

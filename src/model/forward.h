@@ -75,7 +75,8 @@ class Forward {
   void set_laps(Laps* laps) { stages_.front()->set_laps(laps); }
 
   // Calls the observer with the named intermediates (Observation::name) of every layer, or with all when
-  // none is named. Slow: each is downloaded. An empty observer turns it off.
+  // none is named; of a team the first member's, where each member then computes all of attention. Slow: each
+  // is downloaded. An empty observer turns it off.
   void set_observer(const Observer& observer, const std::vector<std::string>& names = {});
 
  private:

@@ -185,12 +185,14 @@ bool Stage::run_layer() {
     if (rows_only) continue;
     attention(w, cache);
     norm(w.ffn_norm, "ffn_norm");
+    gather_owned(by_tokens(x(), args_.dim));
     w.is_dense ? mlp(w.mlp, nullptr, out()) : route(w.experts);
   }
   if (!is_alone()) cache_.save_rows(cache);
   if (!w.is_dense && !rows_only) routed_experts(w.experts);
   for (first_ = 0; !rows_only && take_piece(); first_ += piece_.n_tokens) {
     if (!w.is_dense) shared_expert(w.experts);
+    if (leaves_rows_only(layer_ + 1)) gather_owned(by_tokens(h(), args_.dim));
     observe("h", h(), args_.dim);
   }
   if (++layer_ < cache_.end_layer()) return true;
@@ -207,19 +209,25 @@ bool Stage::take_piece() {
   return true;
 }
 
-// All of the piece's attention, or the member's share of it.
+// All of the piece's attention, or the member's share of it. Who observes sees all.
 void Stage::take_share() {
   share_ = {Division::none, 0, piece_.n_tokens, args_.n_heads};
-  if (is_alone()) return;
+  if (is_alone() || leaves_rows_only(layer_) || observer_) return;
   share_.division = choose_division(piece_.role == Role::decode, piece_.n_tokens, member_.n());
   if (share_.division == Division::heads) share_.n_heads /= member_.n();
-  if (share_.division == Division::tokens)
-    share_.first = member_.begin(piece_.n_tokens),
-    share_.n_tokens = member_.end(piece_.n_tokens) - share_.first;
+  if (!share_.is_by_tokens()) return;
+  // In a prompt positions follow each other. A step of answers is as it was recorded: its positions differ.
+  const int64_t pos = share_.is_owned() ? step_.max_pos + 1 - step_.n_tokens + first_ : topk();
+  const auto begin = [&](int64_t member) {
+    return begin_of_share(pos, piece_.n_tokens, topk(), member, member_.n());
+  };
+  share_.first = begin(member_.number), share_.n_tokens = begin(member_.number + 1) - share_.first;
 }
 
 void Stage::norm(const Vector& weight, const char* name) {
-  const RmsNorm op{h(), args_.dim, weight.data(), args_.norm_eps, x(), piece_.n_tokens, args_.dim};
+  const int64_t first = (owned().tokens - piece_.tokens) * args_.dim;
+  const RmsNorm op{h() + first, args_.dim,        weight.data(), args_.norm_eps,
+                   x() + first, owned().n_tokens, args_.dim};
   if (!settle(op)) backend_.rms_norm(op);
   observe(name, x(), args_.dim);
 }
@@ -250,7 +258,8 @@ Matmul Stage::product(const WeightMatrix& weight, const float* x, float* y) cons
 }
 
 bool Stage::is_observed(const char* name) const {
-  return observer_ && (observed_names_.empty() || std::ranges::count(observed_names_, name) > 0);
+  return observer_ && member_.number == 0 &&
+         (observed_names_.empty() || std::ranges::count(observed_names_, name) > 0);
 }
 
 void Stage::lap(const char* name) {
