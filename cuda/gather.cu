@@ -1,4 +1,4 @@
-// Gathers what the members of a team have computed: each writes its part to all.
+// Gathers what the members of a team have computed: each writes its part to all, or each row to its owner.
 //
 // A gather is one kernel on each member's stream. The number of the gather lies in device memory, and the
 // kernel itself advances it, so that a recorded kernel can be replayed. There are two ways:
@@ -42,7 +42,7 @@ struct Part {
 
 // From `begin` up to `end`.
 struct Rows {
-  uint32_t begin = 0, end = 0;
+  uint32_t begin = 0, end = UINT32_MAX;
 };
 
 struct Work {
@@ -299,10 +299,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) gather_kernel(const __
   if (work.sum) add_whole(work);
 }
 
-// The member's part of a piece, without its addresses.
-Part part_of(const Gather& op, const Gather::Piece& piece) {
-  const Member& member = op.member;
-  const int64_t n_rows = piece.is_by_rows ? op.end_row - op.first_row : piece.n_rows;
+// The part of `member` of a piece, without its addresses.
+Part part_of(const Gather::Piece& piece, const Member& member) {
+  const int64_t n_rows =
+      piece.is_by_rows ? member.end(piece.n_rows) - member.begin(piece.n_rows) : piece.n_rows;
   const int64_t width = piece.is_by_rows ? piece.width : piece.width / member.n();
   const int64_t n_words = n_rows * width;
   if (n_words > INT32_MAX / kMostMembers || (!piece.is_by_rows && piece.width % member.n() != 0))
@@ -317,21 +317,23 @@ Part part_of(const Gather& op, const Gather::Piece& piece) {
 }
 
 // The first word of the member's place in a vector.
-uint32_t* place_of(const Gather& op, const Gather::Piece& piece, void* whole) {
+uint32_t* place_of(const Gather::Piece& piece, const Member& member, void* whole) {
   return static_cast<uint32_t*>(whole) +
-         (piece.is_by_rows ? op.first_row * piece.width : op.member.begin(piece.width));
+         (piece.is_by_rows ? member.begin(piece.n_rows) * piece.width : member.begin(piece.width));
 }
 
-// The rows that a member gets.
-Rows rows_of(const Gather& op) {
-  if (!op.is_to_owners) return {0, UINT32_MAX};
-  return {static_cast<uint32_t>(op.first_row), static_cast<uint32_t>(op.end_row)};
+// The rows of the first piece that a member gets.
+Rows rows_of(const Gather& op, const Member& member) {
+  if (!op.is_to_owners) return {};
+  const int64_t n_rows = op.pieces[0].n_rows;
+  return {static_cast<uint32_t>(member.begin(n_rows)), static_cast<uint32_t>(member.end(n_rows))};
 }
 
 // sum += whole, of the rows that the member gets
 void set_sum(const Gather& op, Work& work) {
   const Gather::Piece& piece = op.pieces[0];
-  const int64_t first = op.is_to_owners ? op.first_row : 0, end = op.is_to_owners ? op.end_row : piece.n_rows;
+  const int64_t first = op.is_to_owners ? op.member.begin(piece.n_rows) : 0,
+                end = op.is_to_owners ? op.member.end(piece.n_rows) : piece.n_rows;
   work.n_sum = (end - first) * piece.width;
   work.whole = static_cast<const float*>(piece.whole) + first * piece.width;
   work.sum = op.sum ? op.sum + first * piece.width : nullptr;
@@ -360,18 +362,18 @@ int64_t blocks_for(const Work& work, int n_sms) {
 }
 
 // Whether a piece's parts are equally long on all members, in whole packets.
-bool is_even(const Gather::Piece& piece, bool are_rows_even, int64_t n_members) {
-  if (piece.is_by_rows) return are_rows_even && piece.width % 2 == 0;
-  return piece.width % n_members == 0 && piece.width / n_members % 2 == 0;
+bool is_even(const Gather::Piece& piece, int64_t n_members) {
+  const int64_t n_shared = piece.is_by_rows ? piece.n_rows : piece.width;
+  return n_shared % n_members == 0 && (piece.is_by_rows ? piece.width : piece.width / n_members) % 2 == 0;
 }
 
-// The packets of a member's parts; nothing: they do not go in packets. Decided by all members' shapes, so
-// that all decide alike.
-std::optional<int64_t> packets_in(const Gather& op, bool are_rows_even) {
+// The packets of a member's parts; nothing: they do not go in packets. Decided by the shapes alone, so that
+// all members decide alike.
+std::optional<int64_t> packets_in(const Gather& op) {
   if (op.is_to_owners) return {};
   int64_t n_words = 0;
   for (const Gather::Piece& piece : op.pieces) {
-    if (!is_even(piece, are_rows_even, op.member.n())) return {};
+    if (!is_even(piece, op.member.n())) return {};
     n_words += piece.n_rows * piece.width / op.member.n();
   }
   if (n_words / 2 > Exchange::kMostPackets) return {};
@@ -386,7 +388,8 @@ bool norms_in_packets(const Gather& op, const Launch& launch) {
          norm.n_rows <= launch.n_sms && norm.width <= 12 << 10;
 }
 
-void enqueue(const Gather& op, const Work& work, std::optional<int64_t> n_packets, const Launch& launch) {
+void enqueue(const Gather& op, const Work& work, const Launch& launch) {
+  const std::optional<int64_t> n_packets = packets_in(op);
   RmsNorm norm = op.norm;
   if (norm.out_stride == 0) norm.out_stride = norm.width;
   if (n_packets && norms_in_packets(op, launch))
@@ -431,33 +434,30 @@ void Exchange::gather(const Gather& op, const Launch& launch) {
   check_shapes(op, visits);
   Work work{};
   work.number = static_cast<int>(member.number), work.n_members = static_cast<int>(n_members);
-  for (int i = 0; i < 2; ++i) work.parts[i] = part_of(op, op.pieces[i]);
-  bool are_rows_even = true;
+  for (int i = 0; i < 2; ++i) work.parts[i] = part_of(op.pieces[i], member);
   for (int64_t m = 0; m < n_members; ++m) {
     const auto& visit = *static_cast<const Visit*>(visits[static_cast<size_t>(m)]);
     devices_[static_cast<size_t>(m)] = visit.device;
     work.states[m] = visit.state, work.lates[m] = visit.late;
     work.packets[m] = static_cast<uint4*>(visit.packets);
     for (int i = 0; i < 2; ++i) {
-      void* to = place_of(op, op.pieces[i], visit.op.pieces[i].whole);
+      void* to = place_of(op.pieces[i], member, visit.op.pieces[i].whole);
       work.parts[i].to[m] = to == op.pieces[i].part ? nullptr : to;
     }
-    work.rows[m] = rows_of(visit.op);
-    are_rows_even &= visit.op.end_row - visit.op.first_row == op.end_row - op.first_row;
+    work.rows[m] = rows_of(op, {member.team, m});
   }
   for (int i = 0; i < 2; ++i) {
     work.wholes[i] = static_cast<uint32_t*>(op.pieces[i].whole);
     work.shares[i] = static_cast<uint32_t>(op.pieces[i].is_by_rows ? work.parts[i].n_words
                                                                    : op.pieces[i].width / n_members);
   }
-  const std::optional<int64_t> n_packets = packets_in(op, are_rows_even);
-  if (!n_packets)
+  if (!packets_in(op))
     for (Part& part : work.parts) widen(part, n_members);
   set_sum(op, work);
   work.most_nanoseconds = static_cast<uint64_t>(seconds_ * 1e9);
   let_reach({devices_.data(), static_cast<size_t>(n_members)});
   CUDA_CHECK(cudaSetDevice(visit_.device));
-  enqueue(op, work, n_packets, launch);
+  enqueue(op, work, launch);
   if (!member.is_alone()) member.team->meet(member.number, nullptr);
 }
 

@@ -86,11 +86,11 @@ BOOST_AUTO_TEST_CASE(products_of_prompts) {
 
 BOOST_AUTO_TEST_CASE(shares_of_attention) {
   BOOST_TEST((choose_division(true, 1, 2) == Division::heads));
-  BOOST_TEST((choose_division(true, 16, 2) == Division::heads));
-  BOOST_TEST((choose_division(true, 17, 2) == Division::tokens));
-  BOOST_TEST((choose_division(true, 17, 4) == Division::none));
+  BOOST_TEST((choose_division(true, 7, 4) == Division::heads));
+  BOOST_TEST((choose_division(true, 8, 2) == Division::tokens));
+  BOOST_TEST((choose_division(true, 8, 8) == Division::tokens));
   BOOST_TEST((choose_division(false, 15, 2) == Division::none));
-  BOOST_TEST((choose_division(false, 16, 2) == Division::owned));
+  BOOST_TEST((choose_division(false, 16, 2) == Division::tokens));
   BOOST_TEST((choose_division(false, 31, 4) == Division::none));
 }
 

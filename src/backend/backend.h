@@ -141,8 +141,8 @@ struct Gather {
   struct Piece {
     const void* part = nullptr;     // [n_rows, share of width] or [share of n_rows, width], dense
     void* whole = nullptr;          // [n_rows, width]; `part` may be its own place in it
-    int64_t n_rows = 0, width = 0;  // width in words of 4 bytes; shares of it are equal
-    bool is_by_rows = false;        // each member has its share of the rows, not of the columns
+    int64_t n_rows = 0, width = 0;  // width in words of 4 bytes; shares are equal
+    bool is_by_rows = false;        // shares of rows: member m has n_rows * m / n up to n_rows * (m + 1) / n
   };
   Member member;
   Piece pieces[2];  // the second one may be empty
@@ -150,9 +150,8 @@ struct Gather {
   // after.
   float* sum = nullptr;
   RmsNorm norm = {};  // of `sum` afterwards, whose x it is; without `out`: none
-  // The member's share of the rows: from first_row up to end_row. The next member's follows.
-  int64_t first_row = 0, end_row = 0;
-  // A member gets only its share of the rows, also of `sum`. One piece, not by rows; without a norm.
+  // Member m gets only the rows n_rows * m / n up to n_rows * (m + 1) / n, also of `sum`. One piece, not by
+  // rows; without a norm.
   bool is_to_owners = false;
 };
 

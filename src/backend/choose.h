@@ -121,35 +121,15 @@ constexpr bool chooses_all_experts(int64_t n_uses, int64_t n_experts) { return n
 enum class Division {
   none,    // each computes all
   heads,   // of all tokens
-  tokens,  // with all heads
-  owned,   // the same, and of the hidden states each has only its tokens'
+  tokens,  // with all heads; of the hidden states each member has those of its tokens
 };
 
-// Few tokens read their matrices once for all members' heads. So few tokens of a prompt are not worth it.
+// Few tokens of answers read the attention's matrices once for all members' heads. So few tokens of a prompt
+// are not worth a division.
 constexpr Division choose_division(bool is_decode, int64_t n_tokens, int64_t n_members) {
-  constexpr int64_t kMostTogether = 16, kLeastOfMember = 8;
-  if (is_decode && n_tokens <= kMostTogether) return Division::heads;
-  if (n_tokens < kLeastOfMember * n_members) return Division::none;
-  return is_decode ? Division::tokens : Division::owned;
-}
-
-// The first of n_tokens, from position `pos` on, that a member attends for, so that all take about as long:
-// one token takes as long as attention to kOther rows and to its own, at most topk.
-constexpr int64_t begin_of_share(int64_t pos, int64_t n_tokens, int64_t topk, int64_t member,
-                                 int64_t n_members) {
-  constexpr int64_t kOther = 900;  // two H100
-  const auto rows_before = [&](int64_t p) {
-    const int64_t few = std::min(p, topk);
-    return few * (few + 1) / 2 + (p - few) * topk;
-  };
-  const auto time = [&](int64_t n) { return n * kOther + rows_before(pos + n) - rows_before(pos); };
-  const int64_t wanted = time(n_tokens) * member / n_members;
-  int64_t begin = 0, end = n_tokens;
-  while (begin < end) {
-    const int64_t middle = (begin + end) / 2;
-    time(middle) < wanted ? begin = middle + 1 : end = middle;
-  }
-  return begin;
+  constexpr int64_t kTogether = 8, kLeastOfMember = 8;
+  if (is_decode) return n_tokens < kTogether ? Division::heads : Division::tokens;
+  return n_tokens < kLeastOfMember * n_members ? Division::none : Division::tokens;
 }
 
 enum class AttentionKernel {

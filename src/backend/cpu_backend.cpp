@@ -195,14 +195,15 @@ void CpuBackend::gather(const Gather& op) {
   constexpr size_t kWord = 4;
   const std::span<const void* const> all = op.member.team->meet(op.member.number, &op);
   const auto [n_rows, width] = std::pair(op.pieces[0].n_rows, op.pieces[0].width);
-  const int64_t first_wanted = op.is_to_owners ? op.first_row : 0,
-                end_wanted = op.is_to_owners ? op.end_row : n_rows;
+  const int64_t first_wanted = op.is_to_owners ? op.member.begin(n_rows) : 0,
+                end_wanted = op.is_to_owners ? op.member.end(n_rows) : n_rows;
   for (size_t m = 0; m < all.size(); ++m) {
     const auto& from = *static_cast<const Gather*>(all[m]);
     for (size_t k = 0; k < std::size(op.pieces); ++k) {
       const Gather::Piece &its = from.pieces[k], &own = op.pieces[k];
       const bool by_rows = own.is_by_rows;
-      const int64_t first_row = by_rows ? from.first_row : 0, end_row = by_rows ? from.end_row : own.n_rows,
+      const int64_t first_row = by_rows ? from.member.begin(own.n_rows) : 0,
+                    end_row = by_rows ? from.member.end(own.n_rows) : own.n_rows,
                     first = by_rows ? 0 : from.member.begin(own.width),
                     n = by_rows ? own.width : from.member.end(own.width) - first;
       for (int64_t row = std::max(first_row, k == 0 ? first_wanted : 0);

@@ -37,7 +37,6 @@ void Stage::attention(const LayerWeights& w, const CacheView& cache) {
   attend_selected(w, cache);
   output(w);
   piece_ = piece, first_ -= share_.first;
-  if (share_.division == Division::tokens) add_attended();
 }
 
 // The piece in consecutive parts; only one without buffers, when nothing is fetched.
@@ -50,7 +49,7 @@ std::vector<StepTokens> Stage::slices(const CacheView& cache) const {
 }
 
 // in: x() [n, dim] after attn_norm.  qr = wq_a x;  kv = wkv_a x;  k_I = wk x;  w_I = weights_proj x, if
-// has_index_queries(). kv and k_I of all tokens, the others of owned() at least
+// has_index_queries(). kv and k_I of all tokens, the others of the share's
 void Stage::project(const LayerWeights& w) {
   std::vector<Matmul> products = {product_of_owned(w.wq_a, act_.qr.data()),
                                   product_of_owned(w.wkv_a, act_.kv.data())};
@@ -214,10 +213,8 @@ void Stage::output(const LayerWeights& w) {
     backend_.matmul(product(own_rows(w.wo), act_.all_o.data(), act_.part.data()));
     return add_parts(act_.part.data());
   }
-  const bool by_tokens = share_.division == Division::tokens;
-  Matmul output =
-      product(w.wo, act_.o.data(), by_tokens ? act_.all_attended.data() + first_ * args_.dim : out());
-  if (!by_tokens) output.sum = h();
+  Matmul output = product(w.wo, act_.o.data(), out());
+  output.sum = h();
   backend_.matmul(output);
   observe("attention_out", out(), args_.dim);
 }

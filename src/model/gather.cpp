@@ -1,14 +1,13 @@
 // A member's share of a layer, and how the members of a team put their shares together (backend/team.h).
 //
 //   attention by heads (few tokens)   o = all heads' o;  h += out = wo o, each member some rows of wo
-//   attention by tokens (answers)     h += out, each member some tokens
-//   attention by tokens (prompts)     each member has h of some tokens: its own kv and keys, then its own x
+//   attention by tokens               each member has h of some tokens: its own kv and keys, then its own x
 //   MLP, experts, head                each member some rows of every product
 //
-// Every matrix is whole on one side: a product has all columns. A gather writes the buffers all_o,
-// all_attended, all_gate, all_hidden, out and the logits on every member, and of prompts kv, index_k, x and
-// h. Between two that write the same one lies another gather, as Gather requires: so in a layer that only
-// stores rows, whose gathers of kv would follow each other, every member has h of all tokens.
+// Every matrix is whole on one side: a product has all columns. A gather writes the buffers all_o, all_gate,
+// all_hidden, out and the logits on every member, and with attention by tokens kv, index_k, x and h. Between
+// two that write the same one lies another gather, as Gather requires: so in a layer that only stores rows,
+// whose gathers of kv would follow each other, every member has h of all tokens.
 #include "model/stage.h"
 
 namespace dsv32 {
@@ -33,9 +32,9 @@ void Stage::gather_columns(const float* part, float* whole, int64_t n_rows, int6
 // h += out = the members' parts, of the piece's tokens. If these are all of the step's, together with the
 // norm that follows.
 void Stage::add_parts(const float* part) {
-  pending_ = gather_op({part, out(), piece_.n_tokens, args_.dim}, {}, h());
-  pending_->is_to_owners = share_.is_owned();
-  if (piece_.n_tokens < step_.n_tokens || share_.is_owned()) settle({});
+  pending_ = Gather{member_, {{part, out(), piece_.n_tokens, args_.dim}, {}}, h()};
+  pending_->is_to_owners = share_.is_by_tokens();
+  if (piece_.n_tokens < step_.n_tokens || share_.is_by_tokens()) settle({});
 }
 
 // Does what add_parts() has left, and the norm of h. False: nothing was left.
@@ -47,28 +46,12 @@ bool Stage::settle(const RmsNorm& norm) {
   return true;
 }
 
-// h += what each member has attended, of the piece's tokens
-void Stage::add_attended() {
-  float* all = act_.all_attended.data() + first_ * args_.dim;
-  backend_.gather(gather_op(by_tokens(all, args_.dim), {}, h()));
-}
-
-// The piece's tokens whose h the member has.
-StepTokens Stage::owned() const {
-  return share_.is_owned() ? some_of(piece_, share_.first, share_.n_tokens) : piece_;
-}
-
-// y [n, n_rows] = weight @ x(), of these tokens.
+// y [n, n_rows] = weight @ x(), of the member's tokens.
 Matmul Stage::product_of_owned(const WeightMatrix& weight, float* y) {
-  const int64_t first = owned().tokens - piece_.tokens;
+  const int64_t first = share_.first;
   Matmul op = product(weight, x() + first * weight.n_cols, y + first * weight.n_rows);
-  op.n_tokens = owned().n_tokens;
+  op.n_tokens = share_.n_tokens;
   return op;
-}
-
-// Of vectors of the piece's tokens.
-Gather Stage::gather_op(const Gather::Piece& values, const Gather::Piece& others, float* sum) const {
-  return {member_, {values, others}, sum, {}, share_.first, share_.first + share_.n_tokens};
 }
 
 // A vector [n, width] in which each member has its share of the piece's tokens.
@@ -78,7 +61,7 @@ Gather::Piece Stage::by_tokens(float* values, int64_t width) const {
 
 // Makes vectors whole, if each member has them of its tokens alone.
 void Stage::gather_owned(const Gather::Piece& values, const Gather::Piece& others) {
-  if (share_.is_owned()) backend_.gather(gather_op(values, others));
+  if (share_.is_by_tokens()) backend_.gather({member_, {values, others}});
 }
 
 // In a buffer every new row has claimed a slot. The tokens that other members attend for select nothing here.

@@ -192,7 +192,8 @@ bool Stage::run_layer() {
   if (!w.is_dense && !rows_only) routed_experts(w.experts);
   for (first_ = 0; !rows_only && take_piece(); first_ += piece_.n_tokens) {
     if (!w.is_dense) shared_expert(w.experts);
-    if (leaves_rows_only(layer_ + 1)) gather_owned(by_tokens(h(), args_.dim));
+    if (layer_ + 1 == cache_.end_layer() || leaves_rows_only(layer_ + 1))
+      gather_owned(by_tokens(h(), args_.dim));
     observe("h", h(), args_.dim);
   }
   if (++layer_ < cache_.end_layer()) return true;
@@ -215,19 +216,15 @@ void Stage::take_share() {
   if (is_alone() || leaves_rows_only(layer_) || observer_) return;
   share_.division = choose_division(piece_.role == Role::decode, piece_.n_tokens, member_.n());
   if (share_.division == Division::heads) share_.n_heads /= member_.n();
-  if (!share_.is_by_tokens()) return;
-  // In a prompt positions follow each other. A step of answers is as it was recorded: its positions differ.
-  const int64_t pos = share_.is_owned() ? step_.max_pos + 1 - step_.n_tokens + first_ : topk();
-  const auto begin = [&](int64_t member) {
-    return begin_of_share(pos, piece_.n_tokens, topk(), member, member_.n());
-  };
-  share_.first = begin(member_.number), share_.n_tokens = begin(member_.number + 1) - share_.first;
+  if (share_.division == Division::tokens)
+    share_.first = member_.begin(piece_.n_tokens),
+    share_.n_tokens = member_.end(piece_.n_tokens) - share_.first;
 }
 
 void Stage::norm(const Vector& weight, const char* name) {
-  const int64_t first = (owned().tokens - piece_.tokens) * args_.dim;
-  const RmsNorm op{h() + first, args_.dim,        weight.data(), args_.norm_eps,
-                   x() + first, owned().n_tokens, args_.dim};
+  const int64_t first = share_.first * args_.dim;
+  const RmsNorm op{h() + first, args_.dim,       weight.data(), args_.norm_eps,
+                   x() + first, share_.n_tokens, args_.dim};
   if (!settle(op)) backend_.rms_norm(op);
   observe(name, x(), args_.dim);
 }

@@ -169,8 +169,7 @@ class Activations {
  public:
   Buffer<float> expert_part = floats(of_team(N * dim_ / n_members_));
   Buffer<float> part = floats(of_team(N * dim_ / n_members_));
-  // What the members gather, beside `out`, and of prompts x, kv and index_k.
-  Buffer<float> all_attended = floats(of_team(N * dim_));
+  // What the members gather, beside `out`, h, x, kv and index_k.
   Buffer<float> all_o = floats(of_team(n * heads_ * args_.v_head_dim));
   Buffer<float> all_gate = floats(of_team(n * widest_mlp_));
   Buffer<uint8_t> all_hidden = make<uint8_t>(
@@ -264,9 +263,7 @@ class Stage {
   void norm(const Vector& weight, const char* name);
 
   // gather.cpp
-  StepTokens owned() const;
   Matmul product_of_owned(const WeightMatrix& weight, float* y);
-  Gather gather_op(const Gather::Piece& values, const Gather::Piece& others, float* sum = nullptr) const;
   Gather::Piece by_tokens(float* values, int64_t width) const;
   void gather_owned(const Gather::Piece& values, const Gather::Piece& others = {});
   bool is_alone() const { return member_.is_alone(); }
@@ -274,7 +271,6 @@ class Stage {
   WeightMatrix own_heads(const WeightMatrix& stack) const;
   void gather_columns(const float* part, float* whole, int64_t n_rows, int64_t width, float* sum = nullptr);
   void add_parts(const float* part);
-  void add_attended();
   bool settle(const RmsNorm& norm);
 
   // attention.cpp
@@ -351,8 +347,7 @@ class Stage {
   struct Share {
     Division division = Division::none;
     int64_t first = 0, n_tokens = 0, n_heads = 0;
-    bool is_by_tokens() const { return division == Division::tokens || is_owned(); }
-    bool is_owned() const { return division == Division::owned; }
+    bool is_by_tokens() const { return division == Division::tokens; }
   } share_;
   std::optional<Gather> pending_;  // add_parts() of a step in one piece, until the norm of h
   Buffer<uint8_t> expert_window_;

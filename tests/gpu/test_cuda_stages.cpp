@@ -1,11 +1,12 @@
-// Layers over two GPUs, or two backends of one, and many sequences in one step: the bits of each alone.
+// Layers over two GPUs, or two backends of one, GPUs as a team, and many sequences in one step: the bits of
+// each alone.
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <vector>
 
-#include "cuda/cuda_backend.h"
 #include "model/forward.h"
-#include "tests/gpu/gpu_test.h"
+#include "tests/gpu/two_gpus.h"
 #include "tests/support/many_sequences.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -83,6 +84,25 @@ BOOST_AUTO_TEST_CASE(sequences_at_random_equal_each_alone) {
   ManySequences(path, options).run(3000);
   options.topk_buffer = 80;
   ManySequences(path, options).run(3000);
+}
+
+// Steps of less than eight sequences are divided by heads, others by tokens.
+BOOST_AUTO_TEST_CASE(sequences_of_a_team_equal_each_alone_on_one,
+                     *boost::unit_test::precondition(needs_two_gpus)) {
+  const TempDir dir;
+  const std::string path = write_model(dir);
+  EngineOptions one;
+  one.backend = "cuda", one.chunk = 64, one.gpus = {0};
+  for (const int n_members : {2, 4}) {
+    if (n_members > n_cuda_devices()) continue;
+    EngineOptions team = one;
+    team.split = Split::rows, team.gpus.resize(static_cast<size_t>(n_members));
+    std::iota(team.gpus.begin(), team.gpus.end(), 0);
+    ManySequences(path, team, 8, &one).run(500);
+    ManySequences(path, team, 24, &one).run(500);
+    team.topk_buffer = 80;
+    ManySequences(path, team, 24, &one).run(500);
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -18,20 +18,21 @@ namespace dsv32 {
 
 class ManySequences {
  public:
-  static constexpr size_t kSequences = 8;
   static constexpr int64_t kMostTokens = 200, kMostPrompt = 150;
 
-  // `options` with room for kSequences.
-  ManySequences(const std::string& path, EngineOptions options) : file_(path) {
-    options.context = 256, options.max_seqs = kSequences, options.pool = 256 * kSequences;
-    engine_ = std::make_unique<Engine>(file_, options);
-    for (size_t i = 0; i < kSequences; ++i) {
+  // `options` with room for so many sequences. Each is computed alone by the same engine or by one with the
+  // options `of_truth`.
+  ManySequences(const std::string& path, const EngineOptions& options, size_t n_sequences = 8,
+                const EngineOptions* of_truth = nullptr)
+      : file_(path) {
+    for (size_t i = 0; i < n_sequences; ++i)
       lives_.push_back({random_tokens(kMostTokens, 100 + i),
                         static_cast<int64_t>(10 + rng_.next() % (kMostPrompt - 10)),
                         {},
                         {}});
-      lives_.back().truth = alone(lives_.back());
-    }
+    open(of_truth ? *of_truth : options);
+    for (Life& life : lives_) life.truth = alone(life);
+    if (of_truth) open(options);
   }
 
   // Takes n_steps random steps; compares every row of logits.
@@ -40,7 +41,7 @@ class ManySequences {
       change_one();
       is_decode_ = !is_decode_;
       std::vector<size_t> who;
-      for (size_t i = 0; i < kSequences; ++i)
+      for (size_t i = 0; i < lives_.size(); ++i)
         if (lives_[i].sequence && may_join(lives_[i]) && rng_.next() % 4 != 0) who.push_back(i);
       if (!is_decode_ && who.size() > 1) who.resize(1);  // prompts are read one at a time
       if (!who.empty()) take_step(who);
@@ -58,6 +59,13 @@ class ManySequences {
     int64_t n_held() const { return sequence->cached().n_tokens(); }
   };
 
+  void open(EngineOptions options) {
+    const auto n = static_cast<int64_t>(lives_.size());
+    options.context = 256, options.max_seqs = n, options.pool = 256 * n;
+    engine_.reset();
+    engine_ = std::make_unique<Engine>(file_, options);
+  }
+
   std::vector<float> alone(const Life& life) {
     ByHand sequence(*engine_);
     std::vector<float> rows =
@@ -71,7 +79,7 @@ class ManySequences {
 
   // Opens a random sequence if it is closed; else now and then closes it or cuts it back.
   void change_one() {
-    Life& life = lives_[rng_.next() % kSequences];
+    Life& life = lives_[rng_.next() % lives_.size()];
     const uint64_t dice = rng_.next() % 40;
     if (!life.sequence)
       life.sequence = std::make_unique<ByHand>(*engine_);
