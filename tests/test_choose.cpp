@@ -123,7 +123,8 @@ BOOST_AUTO_TEST_CASE(attention_and_its_positions) {
   BOOST_TEST(topk_threads(true, (1 << 18) + 1) == 1024);
   BOOST_TEST(topk_threads(false, 4096) == 1024);
   BOOST_TEST(fetch_parts(1) == 1);
-  BOOST_TEST(fetch_parts(48) == 2);
+  BOOST_TEST(fetch_parts(31) == 1);
+  BOOST_TEST(fetch_parts(32) == 2);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

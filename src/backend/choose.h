@@ -191,6 +191,6 @@ constexpr int topk_threads(bool is_long, int64_t n_visible) {
 constexpr int64_t kFewFetchTokens = 4;
 
 // Into how many parts a decode step is cut: a part's missing rows are fetched while the part before attends.
-constexpr int64_t fetch_parts(int64_t n_tokens) { return std::clamp<int64_t>(n_tokens / 24, 1, 2); }
+constexpr int64_t fetch_parts(int64_t n_tokens) { return n_tokens < 32 ? 1 : 2; }
 
 }  // namespace dsv32
