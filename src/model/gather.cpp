@@ -24,9 +24,9 @@ WeightMatrix Stage::own_heads(const WeightMatrix& stack) const {
   return some_mats(stack, member_.begin(stack.n_mats), share_.n_heads);
 }
 
-// whole [n_rows, width] = the members' parts [n_rows, share of width], beside each other;  sum += whole
-void Stage::gather_columns(const float* part, float* whole, int64_t n_rows, int64_t width, float* sum) {
-  backend_.gather({member_, {{part, whole, n_rows, width}, {}}, sum});
+// whole [n_rows, width] = the members' parts [n_rows, share of width], beside each other
+void Stage::gather_columns(const float* part, float* whole, int64_t n_rows, int64_t width) {
+  backend_.gather({member_, {{part, whole, n_rows, width}, {}}});
 }
 
 // h += out = the members' parts, of the piece's tokens. If these are all of the step's, together with the

@@ -269,7 +269,7 @@ class Stage {
   bool is_alone() const { return member_.is_alone(); }
   WeightMatrix own_rows(const WeightMatrix& weight) const;
   WeightMatrix own_heads(const WeightMatrix& stack) const;
-  void gather_columns(const float* part, float* whole, int64_t n_rows, int64_t width, float* sum = nullptr);
+  void gather_columns(const float* part, float* whole, int64_t n_rows, int64_t width);
   void add_parts(const float* part);
   bool settle(const RmsNorm& norm);
 
