@@ -221,7 +221,8 @@ $(BUILD)/.built_%:
 	@mkdir -p $(@D)
 	@rm -f $(BUILD)/.built_*
 	@touch $@
-$(TEST_OBJECTS) $(GPU_TEST_OBJECTS): | test_deps
+# Whatever lies in tests may include what only the tests install.
+$(TEST_OBJECTS) $(GPU_TEST_OBJECTS) $(SUPPORT) $(BUILD)/tests/tools/make_tiny_model.o: | test_deps
 # Tests take longer to compile than to run, under the sanitizers more than twice as long. Half of that is for headers of
 # other projects, so these are precompiled; for the few race tests that takes longer than it saves.
 TEST_FLAGS = $(if $(SAN),-O0,-O1)

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <set>
 
+#include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 
