@@ -19,13 +19,12 @@ fi
 work=$(mktemp -d) root=$work/root
 trap 'rm -rf "$work"' EXIT
 
-inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 "$@"; }
+. tests/support/bare_root.sh
 files() { (cd "$root" && find . -xdev -path ./var -prune -o -path ./tmp -prune -o -print | sort); } # the package manager's own apart
 answers() { inside dsv32 run -m /root/demo.gguf --temp 0 -n 8 --no-cache "What is 2 + 2?" && test -s "$work/out"; }
 
-check "debootstrap" debootstrap --variant=minbase "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$root"
-cp /etc/resolv.conf "$root/etc/" && cp models/demo.gguf "$root/root/" && cp "$deb" "$root/tmp/"
-check "lists of packages" inside apt-get update
+check "a bare root" make_root "$(. /etc/os-release && echo "$VERSION_CODENAME")"
+cp models/demo.gguf "$root/root/" && cp "$deb" "$root/tmp/"
 inside ldconfig
 files >"$work/before"
 check "it installs, with its libraries" inside apt-get install -y --no-install-recommends "/tmp/$(basename "$deb")"

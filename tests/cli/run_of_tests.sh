@@ -27,3 +27,9 @@ for _ in {1..200}; do grep -q early out && break; sleep 0.05; done
 check "make test: a line is told at once" has out early
 touch heard
 wait "$running"
+
+# Any order of building is right: what may include a package of the tests waits for it, whatever else is done by then.
+(cd "$tests/.." && make -pqn BUILD=build/none tested 2>/dev/null) |
+  sed -n 's#^build/none/\(tests/.*\)\.o:.*| test_deps$#\1#p' | sort -u >waiting
+(cd "$tests/.." && ls tests/*.cpp tests/support/*.cpp tests/gpu/*.cpp tests/tools/*.cpp) | sed 's/\.cpp$//' | sort >wanted
+check "make: each object of the tests waits for their packages" same waiting wanted
