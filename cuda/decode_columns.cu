@@ -346,8 +346,7 @@ template <TensorType kType>
 void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, bool is_gated, int n_together,
                     const Launch& launch) {
   using X = Record<kType>;
-  constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 +
-                            static_cast<int>(sizeof(BlockItems) + sizeof(Pipe<kMostStages>)) + 128;
+  const auto kernel = decode_columns_kernel<kType>;
   const int n_problems = runs.runs ? runs.n_runs : rows.n_problems;
   const int n_groups = number_groups(rows, kWarps / (is_gated ? 2 : 1));
   const int64_t n_columns = int64_t{rows.n_problems} / rows.x_sharing * rows.n_tokens;
@@ -361,8 +360,7 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   Cut cut{is_gated, 1, 1, 0, 0, ceil_div(n_together, 8) * 8};
   const int n_chunks = runs.runs ? 1 : ceil_div(rows.n_tokens, cut.n_columns);
   const int n_stage_bytes = kWarps * kBandTile * Steps<kType>::kSlot + cut.n_columns * X::kBytes;
-  const int place = card().sm_bytes / 2 - kReserved;
-  const int block_limit = most_shared_bytes(decode_columns_kernel<kType>);
+  const int place = most_shared_bytes(kernel, 2), block_limit = most_shared_bytes(kernel);
   const auto stages_in = [&](int room, int n_slots) {
     return (room - n_slots * cut.slot_sums() * 4) / n_stage_bytes;
   };
@@ -376,7 +374,7 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   });
   cut.n_slots = slots_of(cut.n_parts);
   while ((layout.n_split << layout.log_warps) / cut.n_parts > cut.n_slots << cut.log_units) ++cut.log_units;
-  const int room = stages_in(place, cut.n_slots) >= 2 ? std::min(place, block_limit) : block_limit;
+  const int room = stages_in(place, cut.n_slots) >= 2 ? place : block_limit;
   // Several times as many blocks as run at once, because some have less to do.
   const int n_items = std::min(BlockItems::kMost, BlockItems::kMostColumns / cut.n_columns);
   const int n_z = runs.runs
@@ -390,9 +388,8 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
          format("%d bytes of shared memory a block are too few for products with %s weights", block_limit,
                 type_name(kType)));
   const int n_bytes = cut.n_stages * n_stage_bytes + cut.n_slots * cut.slot_sums() * 4;
-  launch_kernel(decode_columns_kernel<kType>,
-                {{n_chunks * cut.n_parts, n_groups, n_z}, kThreads, n_bytes, cut.n_parts}, launch, rows,
-                layout, runs, x, cut);
+  launch_kernel(kernel, {{n_chunks * cut.n_parts, n_groups, n_z}, kThreads, n_bytes, cut.n_parts}, launch,
+                rows, layout, runs, x, cut);
 }
 
 // Run p = problem p alone, of the matrix that was chosen for it.

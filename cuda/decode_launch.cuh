@@ -10,32 +10,19 @@ namespace dsv32::cuda::decode {
 template <TensorType kType, int kMats, int kTiles, bool kInBands>
 bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Launch& launch) {
   using Sizes = SharedSizes<kType, kMats, kInBands>;
+  const auto kernel = decode_rows_kernel<kType, kMats, kTiles, kInBands>;
   constexpr int kBlockTokens = kTiles * kGroupTokens;
   const int n_together = std::min(std::max(rows.n_tokens, rows.n_shared_tokens), kBlockTokens);
   layout.n_groups = number_groups(rows, kWarps >> layout.log_warps);
   layout.stride = n_together == 1 ? 1 : (n_together + 1) / 2 * 2;
-  const int n_x = Sizes::x(layout.n_steps_block, n_together), n_partial = Sizes::partial(layout.stride);
-  // The limits also cover static shared memory and the 1 KiB that the system takes per block.
-  constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + kThreads * 4 + 128;
-  const int block_limit = card().block_bytes - kReserved;
-  const int half_sm = card().sm_bytes / 2 - kReserved;
-  const auto stages_in = [&](int n_bytes, int n_teams) {
-    return (n_bytes - n_x - n_teams * n_partial) / (n_teams * Sizes::ring(1));
-  };
-
+  const RowsBytes bytes{Sizes::x(layout.n_steps_block, n_together), Sizes::partial(layout.stride),
+                        Sizes::ring(1)};
   const int n_token_groups = ceil_div(rows.n_tokens, kBlockTokens);
   const int n_problems = rows.n_problems * n_token_groups;
-  const int n_blocks_all = layout.n_groups * n_problems * layout.n_split;
-  constexpr int kFewStages = 3;
-  int n_stages = stages_in(half_sm, 1), n_blocks_sm = 2, n_teams = 1;
-  if (n_blocks_all + beside.n_jobs <= launch.n_sms) {
-    n_stages = stages_in(block_limit, 1), n_blocks_sm = 1;
-  } else if (n_stages <= kFewStages && layout.n_split == 1 && beside.n_jobs == 0 &&
-             stages_in(block_limit, 2) >= 2) {
-    n_stages = stages_in(block_limit, 2), n_blocks_sm = 1, n_teams = 2;
-  } else if (n_stages < 2) {
-    n_stages = stages_in(block_limit, 1), n_blocks_sm = 1;
-  }
+  const bool may_have_two_teams = layout.n_split == 1 && beside.n_jobs == 0;
+  const auto [n_stages, n_blocks_sm, n_teams] = choose_rows_blocks(
+      bytes, most_shared_bytes(kernel), most_shared_bytes(kernel, 2),
+      layout.n_groups * n_problems * layout.n_split + beside.n_jobs <= launch.n_sms, may_have_two_teams);
   if (n_stages < 2) return false;
   layout.n_ahead = n_problems == 1 ? beside.n_jobs : 0;
   const int n_places = n_blocks_sm * launch.n_sms - std::min(layout.n_ahead, launch.n_sms / 8);
@@ -46,12 +33,12 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
                                ceil_div(layout.n_steps_block, int64_t{1} << layout.log_warps);
   layout.n_stages = static_cast<int>(std::min<int64_t>({n_stages, kMaxStages, n_steps_warp + 1}));
   layout.n_slots = static_cast<int>(std::min<int64_t>(layout.n_stages, n_steps_warp));
-  const int n_shared = std::max(n_x + n_teams * (Sizes::ring(layout.n_slots) + n_partial),
+  const int n_shared = std::max(bytes.of_block(layout.n_slots, n_teams),
                                 beside.n_jobs > 0 ? static_cast<int>(kMostBesideBytes) : 0);
   const int n_grid_x = layout.n_ahead + n_x_blocks * layout.n_split;
   const int64_t n_behind = ceil_div(beside.n_jobs - layout.n_ahead, n_grid_x);
   launch_kernel(
-      decode_rows_kernel<kType, kMats, kTiles, kInBands>,
+      kernel,
       {{n_grid_x, rows.n_problems + n_behind, n_token_groups}, n_teams * kThreads, n_shared, layout.n_split},
       launch, rows, layout, beside);
   return true;

@@ -287,8 +287,7 @@ inline FloatTiles choose_tiles(const DecodeRows& rows, int n_mats, int n_sms) {
 template <int kMats>
 void launch_float_tiles(const DecodeRows& rows, FloatTiles tiles, bool is_aligned, const Launch& launch) {
   tiles.is_aligned = is_aligned;
-  const int half_sm = card().sm_bytes / 2 - 1024;
-  const int room = tiles.n_threads() > kThreads ? card().block_bytes : half_sm;
+  const int room = most_shared_bytes(float_tiles_kernel<kMats>, tiles.n_threads() > kThreads ? 1 : 2);
   const int n_steps = ceil_div(rows.n_cols, kLaneColumns * kThreads);
   for (tiles.n_stages = std::min(kMaxStages, n_steps + 1);
        tiles.n_stages > 2 && tiles.n_bytes() > static_cast<size_t>(room);)

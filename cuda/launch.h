@@ -103,10 +103,14 @@ cudaFuncAttributes attributes_of(Kernel* kernel) {
   return attributes;
 }
 
-// Bytes of dynamic shared memory that a launch may ask for.
+// Bytes of dynamic shared memory that a launch may ask for, if n_together of its blocks are to run on a
+// multiprocessor. No launcher counts a kernel's static shared memory itself: the compiler adds that of every
+// function that it inlines.
 template <typename Kernel>
-int most_shared_bytes(Kernel* kernel) {
-  return card().block_bytes - static_cast<int>(attributes_of(kernel).sharedSizeBytes);
+int most_shared_bytes(Kernel* kernel, int n_together = 1) {
+  constexpr int kSystemBytes = 1024;  // of each block
+  const int n_bytes = std::min(card().block_bytes, card().sm_bytes / n_together - kSystemBytes);
+  return n_bytes - static_cast<int>(attributes_of(kernel).sharedSizeBytes);
 }
 
 inline bool is_aligned(const void* p, size_t n_bytes) {

@@ -49,6 +49,30 @@ BOOST_AUTO_TEST_CASE(products_of_decode) {
   }
 }
 
+// Whatever a block needs beside its ring, what is chosen fits the memory that it was chosen for.
+BOOST_AUTO_TEST_CASE(blocks_of_rows_fit_their_memory) {
+  constexpr int kRoom = 227 << 10, kHalf = 113 << 10;
+  const RowsBytes few{4000, 1024, 10 << 10}, many{30000, 8192, 20 << 10}, large{200000, 8192, 20 << 10};
+  const auto is = [](const RowsBlocks& blocks, int n_stages, int n_together, int n_teams) {
+    return blocks.n_stages == n_stages && blocks.n_together == n_together && blocks.n_teams == n_teams;
+  };
+  BOOST_TEST(is(choose_rows_blocks(few, kRoom, kHalf, false, true), 10, 2, 1));
+  BOOST_TEST(is(choose_rows_blocks(few, kRoom, kHalf, true, true), 22, 1, 1));
+  BOOST_TEST(is(choose_rows_blocks(many, kRoom, kHalf, false, true), 4, 1, 2));
+  BOOST_TEST(is(choose_rows_blocks(many, kRoom, kHalf, false, false), 3, 2, 1));
+  BOOST_TEST(choose_rows_blocks(large, kRoom, kHalf, false, true).n_stages < 2);
+  for (int n_static = 0; n_static < 12 << 10; n_static += 128)
+    for (int x = 320; x < 240 << 10; x += 4960)
+      for (const int stage : {5120, 10240, 23040})
+        for (const int own : {0, 1}) {
+          const RowsBytes bytes{x, 2048, stage};
+          const int room = (99 << 10) - n_static, half = (49 << 10) - n_static;
+          const RowsBlocks blocks = choose_rows_blocks(bytes, room, half, own, x % 3 == 0);
+          BOOST_REQUIRE((blocks.n_stages < 2 || bytes.of_block(blocks.n_stages, blocks.n_teams) <=
+                                                    (blocks.n_together == 2 ? half : room)));
+        }
+}
+
 // Every number of tokens has a width in which it fits, and no more launches than the widest would need.
 BOOST_AUTO_TEST_CASE(widths_hold_their_tokens) {
   for (const TensorType type : {TensorType::q2_k, TensorType::q8_0, TensorType::iq4_xs, TensorType::iq1_s,

@@ -80,6 +80,34 @@ constexpr DecodeChoice choose_decode(TensorType type, int n_tokens, int n_uses, 
   return {DecodeKernel::columns, n_together, (n_together + 7) / 8 * 8};
 }
 
+// The dynamic shared memory of a block of decode_rows.cuh: x, and for each of its teams the sums of a group
+// of tiles and a ring of stages.
+struct RowsBytes {
+  int x, sums, stage;
+
+  constexpr int of_block(int n_stages, int n_teams) const { return x + n_teams * (sums + n_stages * stage); }
+  constexpr int stages_in(int room, int n_teams) const {
+    return std::max(0, room - of_block(0, n_teams)) / (n_teams * stage);
+  }
+};
+struct RowsBlocks {
+  int n_stages;    // for which a team has room; less than 2: none for the product
+  int n_together;  // blocks that run on a multiprocessor
+  int n_teams;     // of a block
+};
+
+// room, half_room: shared memory of a block, if it has its multiprocessor alone and if two share it. Two
+// blocks hide each other's barriers, as two teams of one do, unless each multiprocessor gets one block only.
+constexpr RowsBlocks choose_rows_blocks(const RowsBytes& bytes, int room, int half_room,
+                                        bool has_own_multiprocessor, bool may_have_two_teams) {
+  constexpr int kFewStages = 3;
+  const int n_half = bytes.stages_in(half_room, 1), n_of_two_teams = bytes.stages_in(room, 2);
+  if (!has_own_multiprocessor && n_half <= kFewStages && may_have_two_teams && n_of_two_teams >= 2)
+    return {n_of_two_teams, 1, 2};
+  if (has_own_multiprocessor || n_half < 2) return {bytes.stages_in(room, 1), 1, 1};
+  return {n_half, 2, 1};
+}
+
 constexpr int64_t kMostSorted = 4096;  // the most experts by which uses can be sorted
 
 // So few tokens rarely choose the same expert, and small work of theirs fits beside products.
