@@ -94,8 +94,15 @@ race_tests: test_deps
 	@while sleep 30 >/dev/null 2>&1; do echo "still building build/races/race_tests"; done >&2 & trap "kill $$!" EXIT; \
 	    $(MAKE) --no-print-directory SAN= CUDA=0 BUILD=build/races PRECOMPILED= SANITIZE=-fsanitize=thread build/races/race_tests
 
-deps:  ## install the Debian packages that are missing (through sudo when not root)
+deps: $(if $(filter 1,$(CUDA)),nvcc_is_new)  ## install the Debian packages that are missing (through sudo when not root)
 	@tests/support/install_packages.sh $(PACKAGES)
+
+# The least CUDA that was tried; 12.8 is the first that knows architectures from 10.0 on.
+NVCC_LEAST := $(if $(filter 10% 12%,$(CUDA_ARCHS)),12.8,12.4)
+nvcc_is_new:
+	@found=$$($(NVCC) --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p'); \
+	    printf '%s\n' $(NVCC_LEAST) "$${found:-0}" | sort -CV || { \
+	    echo "the CUDA half needs nvcc of CUDA $(NVCC_LEAST) or later, here is $${found:-none}; CUDA=0 builds without it" >&2; exit 1; }
 
 test_deps: deps
 	@tests/support/install_packages.sh $(TEST_PACKAGES)
@@ -263,5 +270,5 @@ $(BUILD)/%.o: %.cpp | deps
 	@$(CXX) $(CXXFLAGS) -c $< -o $@
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all demo test tested test-gpu eval lab test-long race_tests deps test_deps layers archs cuda_objects fuzz fuzz_deps format install uninstall deb test-deb clean help
+.PHONY: all demo test tested test-gpu eval lab test-long race_tests deps nvcc_is_new test_deps layers archs cuda_objects fuzz fuzz_deps format install uninstall deb test-deb clean help
 .DELETE_ON_ERROR:

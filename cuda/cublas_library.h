@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 namespace dsv32::cuda {
@@ -69,13 +68,13 @@ class CublasProduct {
     library.MatrixLayoutCreate(&x, CUDA_R_16F, cols, tokens, shape.x_stride);
     library.MatrixLayoutCreate(&y, CUDA_R_32F, rows, tokens, shape.y_stride);
     if (shape.n_mats == 1) return;
-    const auto n_mats = static_cast<int32_t>(shape.n_mats);
-    for (const auto& [layout, stride] :
-         {std::pair{w, shape.w_mat_stride}, {x, shape.x_mat_stride}, {y, shape.y_mat_stride}}) {
+    const auto repeat = [&](cublasLtMatrixLayout_t layout, int64_t stride) {
+      const auto n_mats = static_cast<int32_t>(shape.n_mats);
       library.MatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n_mats, sizeof n_mats);
       library.MatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
                                        sizeof stride);
-    }
+    };
+    repeat(w, shape.w_mat_stride), repeat(x, shape.x_mat_stride), repeat(y, shape.y_mat_stride);
   }
   ~CublasProduct() {
     for (const cublasLtMatrixLayout_t layout : {w, x, y}) library_.MatrixLayoutDestroy(layout);

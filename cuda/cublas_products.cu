@@ -44,6 +44,8 @@ LibraryDevice& library_device() {
 // library's first choice is within 5 % of the fastest, except where rows are short
 // (tests/gpu/test_cublas.cpp; H200, 2026-11-23).
 constexpr int64_t kPlannedTokens = 2048, kShortColumns = 4096;
+// CUBLASLT_MATMUL_TILE_176x128 by its number: the header may be older than the library that is loaded.
+constexpr int kShortTile = 201;
 
 std::optional<CublasAlgorithm> choose(cublasLtHandle_t handle, CublasShape shape) {
   shape.n_tokens = kPlannedTokens;
@@ -51,8 +53,7 @@ std::optional<CublasAlgorithm> choose(cublasLtHandle_t handle, CublasShape shape
   if (all.empty()) return {};
   if (shape.n_cols < kShortColumns && shape.n_mats == 1)
     for (const CublasAlgorithm& each : all)
-      if (setting_of<uint32_t>(library(), each, CUBLASLT_ALGO_CONFIG_TILE_ID) == CUBLASLT_MATMUL_TILE_176x128)
-        return each;
+      if (setting_of<uint32_t>(library(), each, CUBLASLT_ALGO_CONFIG_TILE_ID) == kShortTile) return each;
   return all.front();
 }
 

@@ -297,12 +297,20 @@ DSV32_DEVICE void copy_in(void* shared, const void* global, uint32_t n_bytes, ui
       "l"(global), "r"(n_bytes), "r"(shared_address(barrier))
       : "memory");
 }
+// Arriving at another block's barrier need not order what this thread has written: the copy's bytes do. CUDA
+// before 12.5 can only say it with an order.
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1205
+#define DSV32_ARRIVE_THERE "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64"
+#else
+#define DSV32_ARRIVE_THERE "mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64"
+#endif
 // Copies `shared` to the same place in another block of the cluster. That block's `barrier` gets one arrival
 // and the bytes.
 DSV32_DEVICE void copy_to_block(int block, const void* shared, uint32_t n_bytes, uint64_t* barrier) {
   asm volatile(
       "{\n.reg .b32 to, there;\nmapa.shared::cluster.u32 to, %0, %3;\nmapa.shared::cluster.u32 there, %1, "
-      "%3;\nmbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [there], %2;\n"
+      "%3;\n" DSV32_ARRIVE_THERE
+      " _, [there], %2;\n"
       "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [%0], %2, [there];\n}" ::
           "r"(shared_address(shared)),
       "r"(shared_address(barrier)), "r"(n_bytes), "r"(block)

@@ -33,3 +33,12 @@ wait "$running"
   sed -n 's#^build/none/\(tests/.*\)\.o:.*| test_deps$#\1#p' | sort -u >waiting
 (cd "$tests/.." && ls tests/*.cpp tests/support/*.cpp tests/gpu/*.cpp tests/tools/*.cpp) | sed 's/\.cpp$//' | sort >wanted
 check "make: each object of the tests waits for their packages" same waiting wanted
+
+# An nvcc that is too old is told before anything is compiled.
+for of in "11.8 90 12.4" "12.6 120 12.8" "none 90 12.4"; do
+  read -r found archs least <<<"$of"
+  program nvcc "Cuda compilation tools, release $found, V$found.89"
+  make -C "$tests/.." CUDA=1 CUDA_ARCHS="$archs" NVCC="$PWD/nvcc" BUILD="$PWD/none" deps >out 2>err
+  check "make: nvcc of $found for $archs is refused" test $? != 0
+  check "make: nvcc of $found for $archs, by one line" has err "needs nvcc of CUDA $least or later, here is $found"
+done
