@@ -190,6 +190,9 @@ class CudaBackend : public Backend {
   std::span<uint8_t> staging() override { return {static_cast<uint8_t*>(staging_), kStagingBytes}; }
   std::unique_ptr<UploadLane> upload_lane() override { return std::make_unique<cuda::StreamLane>(device_); }
 
+  bool missed_gather() const override { return exchange_->is_late(); }
+  void restart_gathers() override { exchange_->restart(stream_); }
+
   // What a failed step fetches, or has left to the host, uses its memory until it is done.
   void begin_step() override {
     const cuda::Launch here = launch();

@@ -19,9 +19,14 @@
 // gather: the driver may keep a member from enqueuing while another one's kernel waits.
 #include "cuda/gather.h"
 
+#include <chrono>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <thread>
+#include <utility>
 
+#include "base/stopwatch.h"
 #include "cuda/norm_row.cuh"
 
 namespace dsv32::cuda {
@@ -61,15 +66,11 @@ struct Work {
   uint64_t most_nanoseconds;
 };
 
+constexpr const char* kLateHint = "another program may keep that GPU busy; nvidia-smi shows it";
+
 // What the hosts are told: `waiter` has waited in vain for `member`. 0 means that nobody has.
 constexpr uint32_t late_code(int waiter, int member) {
   return static_cast<uint32_t>(1 + waiter * kMostMembers + member);
-}
-
-DSV32_DEVICE uint64_t nanoseconds() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
 }
 
 // Adds to a counter of any device. What this block's threads wrote before the last barrier is visible to who
@@ -148,6 +149,9 @@ DSV32_DEVICE uint4* packets_of(uint4* memory, uint32_t number, int member) {
   return memory + (number % 2 * kMostMembers + member) * Exchange::kMostPackets;
 }
 
+// Even and odd take turns. 0, which stands in packets that nobody has sent, is left out.
+DSV32_DEVICE uint32_t number_after(uint32_t number) { return number == UINT32_MAX ? 2 : number + 1; }
+
 // The numbers of the gather under way, and whether a member was late before.
 struct Turn {
   uint32_t number, n_in_place;
@@ -161,7 +165,7 @@ DSV32_DEVICE Turn take_turn(const Work& work, bool is_in_place) {
   Exchange::State& own = *work.states[work.number];
   if (threadIdx.x == 0) {
     const volatile Exchange::State& before = own;
-    turn = {before.n_gathers + 1, before.n_in_place + is_in_place, before.is_late != 0};
+    turn = {number_after(before.n_gathers), before.n_in_place + is_in_place, before.is_late != 0};
   }
   __syncthreads();
   if (threadIdx.x == blockDim.x - 1 && atomicAdd(&own.n_blocks_done, 1) == gridDim.x - 1)
@@ -406,6 +410,20 @@ void enqueue(const Gather& op, const Work& work, const Launch& launch) {
   if (norm.out) rms_norm(norm, launch);
 }
 
+// Lets `from` access the memory of `to`, if it can. A recording may be under way in this thread.
+void let_one_reach(int from, int to) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
+  int can_access = 0;
+  cudaError_t status = cudaDeviceCanAccessPeer(&can_access, from, to);
+  if (status == cudaSuccess) status = cudaSetDevice(from);
+  if (status == cudaSuccess && can_access) status = cudaDeviceEnablePeerAccess(to, 0);
+  CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
+  if (status != cudaSuccess) cudaGetLastError();
+  // With too many peers copies between the two go by way of the host.
+  if (status != cudaErrorPeerAccessAlreadyEnabled && status != cudaErrorTooManyPeers) CUDA_CHECK(status);
+}
+
 }  // namespace
 
 Exchange::Exchange(int device, State* state, void* packets, uint32_t* late, double seconds)
@@ -469,7 +487,24 @@ void Exchange::check() const {
         fail(ErrorKind::device,
              format("GPU %d waited %g seconds for GPU %d", devices_[static_cast<size_t>(waiter)], seconds_,
                     devices_[static_cast<size_t>(member)]),
-             "another program may keep that GPU busy; nvidia-smi shows it");
+             kLateHint);
+}
+
+// Members that were late have not counted alike, so all numbers begin anew, and packets with old ones go.
+void Exchange::restart(cudaStream_t stream) {
+  const int device = visit_.device;
+  CUDA_CHECK(cudaSetDevice(device));
+  for (const auto begin = std::chrono::steady_clock::now(); cudaStreamQuery(stream) == cudaErrorNotReady;) {
+    cudaGetLastError();
+    if (seconds_since(begin) > seconds_)
+      fail(ErrorKind::device, format("GPU %d has not ended its work in %g seconds", device, seconds_),
+           kLateHint);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CUDA_CHECK(cudaMemsetAsync(visit_.state, 0, sizeof(State), stream));
+  CUDA_CHECK(cudaMemsetAsync(visit_.packets, 0, kPacketBytes, stream));
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+  *static_cast<volatile uint32_t*>(visit_.late) = 0;
 }
 
 void gather(const Gather& op, const Launch& launch) {
@@ -487,24 +522,17 @@ bool can_reach_each_other(int device, int other) {
   return device != other && reaches(device, other) && reaches(other, device);
 }
 
-// The first caller does it for all pairs: after its return every caller may use the others' memory. A
-// recording may be under way in this thread.
+// The first caller does it for all pairs: after its return every caller may use the others' memory. A pair
+// that failed is tried again.
 void let_reach(std::span<const int> devices) {
-  constexpr int kMostDevices = 64;
   static std::mutex mutex;
-  static bool is_done[kMostDevices][kMostDevices];
+  static std::set<std::pair<int, int>> done;
   const std::lock_guard lock(mutex);
   for (const int from : devices)
     for (const int to : devices) {
-      if (from == to || from >= kMostDevices || to >= kMostDevices || is_done[from][to]) continue;
-      is_done[from][to] = true;
-      cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-      CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
-      int can_access = 0;
-      CUDA_CHECK(cudaDeviceCanAccessPeer(&can_access, from, to));
-      CUDA_CHECK(cudaSetDevice(from));
-      if (can_access && cudaDeviceEnablePeerAccess(to, 0) != cudaSuccess) cudaGetLastError();
-      CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
+      if (from == to || done.contains({from, to})) continue;
+      let_one_reach(from, to);
+      done.insert({from, to});
     }
 }
 

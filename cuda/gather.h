@@ -18,9 +18,10 @@ class Exchange {
   // In device memory, zero before another member may gather.
   struct State {
     uint32_t arrived[kMostMembers];  // grows by kArrivals with each gather of that member in place
-    uint32_t n_gathers, n_in_place;  // of this device; of these, those in place
-    uint32_t n_blocks_done;          // of the gather under way
-    uint32_t is_late;                // a member did not come: this device waits no more
+    // The number of this device's newest gather, never 0; its gathers in place.
+    uint32_t n_gathers, n_in_place;
+    uint32_t n_blocks_done;  // of the gather under way
+    uint32_t is_late;        // a member did not come: this device waits for nobody until restart()
   };
 
   // A member's packets for another, of an even or an odd gather.
@@ -36,6 +37,9 @@ class Exchange {
   // Throws Error{device} when a member, this one or another, did not come to a gather in time. What any
   // member has computed since then is invalid.
   void check() const;
+  bool is_late() const { return *static_cast<const volatile uint32_t*>(visit_.late) != 0; }
+  // See Backend::restart_gathers(). stream: of all gathers; it is waited for as long as for a member.
+  void restart(cudaStream_t stream);
 
  private:
   // What the members tell each other before a gather.

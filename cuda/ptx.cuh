@@ -176,6 +176,12 @@ DSV32_DEVICE uint32_t load_acquire(const uint32_t* p) {
   return value;
 }
 
+DSV32_DEVICE uint64_t nanoseconds() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
 // A named barrier of kThreads threads of the block, in whole warps. Number 0 belongs to __syncthreads().
 template <int kThreads>
 DSV32_DEVICE void sync_at(int barrier) {

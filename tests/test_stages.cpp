@@ -163,6 +163,23 @@ BOOST_AUTO_TEST_CASE(a_team_equals_one) {
   }
 }
 
+// All begin anew, twice, before the step after the one in which one was late.
+BOOST_AUTO_TEST_CASE(a_team_begins_anew_after_a_missed_gather) {
+  const std::vector<float> expected = Islands({}).logits(kPrompt, kPrompt + 2);
+  Islands team({.n_members = 2});
+  const std::vector<int32_t> tokens = random_tokens(kPrompt + 2, 1);
+  team.read(std::span(tokens).first(kPrompt));
+  std::vector<float> all = team.forward->logits();
+  for (size_t i = kPrompt; i < tokens.size(); ++i) {
+    team.second.has_missed = i == kPrompt;
+    team.run(Role::decode, std::span(tokens).subspan(i, 1));
+    const std::vector<float> row = team.forward->logits();
+    all.insert(all.end(), row.begin(), row.end());
+    BOOST_TEST((team.first.n_restarts == 2 && team.second.n_restarts == 2));
+  }
+  BOOST_TEST(same_bits(all, expected));
+}
+
 // A chunk's layers on the second device are computed beside those of the next one on the first.
 BOOST_AUTO_TEST_CASE(a_prompt_flows_through_the_stages) {
   Islands islands({.border = 2});

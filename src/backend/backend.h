@@ -486,6 +486,14 @@ class Backend {
   // results are invalid. Null: never called. Must outlive the operations that follow.
   virtual void set_interrupt(const std::function<bool()>*) {}
 
+  // Whether this member of a team or another did not come to a gather() in time: what they have computed
+  // since is invalid. Until all begin anew their gathers wait for nobody.
+  virtual bool missed_gather() const { return false; }
+  // Begins anew, once the device's work is done. Called for all members, one after the other, while none
+  // enqueues, and then for all once more: the work of one that was behind may tell and count to the others.
+  // Throws Error{device} when the device's work does not end.
+  virtual void restart_gathers() {}
+
   // Called before a step's first operation: what operations of an earlier step, which may have failed in its
   // midst, left for later ones of that step is forgotten. Their work is done before this step's.
   virtual void begin_step() {}

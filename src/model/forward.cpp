@@ -58,6 +58,7 @@ void Forward::cut(std::span<const Stage::Cut> cuts) {
 
 // Each member in a thread of its own, as they meet while they enqueue operations.
 void Forward::run_as_team(const Step& step) {
+  restart_gathers();
   team_->run([&](int64_t member) {
     Stage& stage = *stages_[static_cast<size_t>(member)];
     stage.begin(step);
@@ -65,6 +66,14 @@ void Forward::run_as_team(const Step& step) {
       if (member == 0 && watch_)
         watch_->on_layer(std::min(1.0, n_done / static_cast<double>(args_.n_layers)));
   });
+}
+
+// After a step in which a member was late.
+void Forward::restart_gathers() {
+  if (std::ranges::none_of(stages_, [](const auto& member) { return member->backend().missed_gather(); }))
+    return;
+  for (int i = 0; i < 2; ++i)
+    for (const auto& member : stages_) member->backend().restart_gathers();
 }
 
 // Moves each step under way through one more stage, and `entering` through the first.

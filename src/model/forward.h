@@ -86,6 +86,7 @@ class Forward {
   void prepare(Step& step) const;
   void advance(StepOnItsWay entering);
   void run_as_team(const Step& step);
+  void restart_gathers();
   void hand_over(size_t from);
   void set_watch(const StepWatch* watch);
 

@@ -42,6 +42,10 @@ class IslandBackend : public CpuBackend {
   bool works_in_host_memory() const override { return false; }
   bool link_adds() const override { return true; }
   std::span<uint8_t> staging() override { return staging_; }
+  bool missed_gather() const override { return has_missed; }
+  void restart_gathers() override { has_missed = false, ++n_restarts; }
+  bool has_missed = false;  // set by tests
+  int n_restarts = 0;
   std::unique_ptr<UploadLane> upload_lane() override { return std::make_unique<PlainLane>(*this); }
 
   void hold() {
