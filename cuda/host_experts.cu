@@ -44,17 +44,29 @@ __global__ void __launch_bounds__(kThreads)
   *static_cast<volatile uint64_t*>(posted) = uint64_t{sequence} << 32 | request;
 }
 
+// Waits until the host has answered a post, or until the device has waited too long for any.
+DSV32_DEVICE void await_answer(MailWords* words, uint32_t sequence, uint64_t most_nanoseconds) {
+  constexpr uint32_t kReadsBetween = 1024;  // of the timer
+  const volatile uint64_t& answered = words->answered;
+  volatile uint32_t& is_late = words->is_late;
+  uint64_t begin = 0;
+  for (uint32_t n = 0; static_cast<uint32_t>(answered) != sequence; ++n) {
+    if (n % kReadsBetween != 0) continue;
+    if (is_late) return;
+    if (n == 0) begin = nanoseconds();
+    if (nanoseconds() - begin > most_nanoseconds) is_late = 1;
+  }
+}
+
 // y = the sums in the mailbox, or y += these, once the host has answered. A few blocks; one thread of each
 // waits for the host, which needs nothing more of this device. Bound by the host's computing.
 __global__ void __launch_bounds__(kThreads)
     join_kernel(const float* sums, float* y, int64_t n_values, bool adds, const HostExperts::State* state,
-                const uint64_t* answered) {
+                MailWords* words, uint64_t most_nanoseconds) {
   let_next_start();
   wait_for_inputs();
   if (threadIdx.x == 0) {
-    const uint32_t sequence = state->n_posts;
-    while (static_cast<uint32_t>(*static_cast<const volatile uint64_t*>(answered)) != sequence) {
-    }
+    await_answer(words, state->n_posts, most_nanoseconds);
     __threadfence_system();
   }
   __syncthreads();
@@ -190,7 +202,7 @@ void HostExperts::join(const Launch& launch) {
   if (!pending_.y) return;
   const int64_t n_values = pending_.n_tokens * pending_.w2.n_rows;
   launch_kernel(join_kernel, {blocks_for(n_values), kThreads}, launch, box_.place(pending_).y, pending_.y,
-                n_values, has_share_, state_, &box_.words().answered);
+                n_values, has_share_, state_, &box_.words(), most_nanoseconds_);
   pending_ = {};
 }
 

@@ -18,9 +18,10 @@ class HostExperts {
     uint32_t n_blocks_done;  // of the posting kernel
   };
 
-  // mail: kMailboxBytes that host and device both see, zeroed.
-  HostExperts(std::shared_ptr<HostLane> lane, uint8_t* mail, State* state)
-      : box_(std::move(lane), mail), state_(state) {}
+  // mail: kMailboxBytes that host and device both see, zeroed. A kernel waits so many seconds for an answer:
+  // long enough for a host that is stopped for a while, since its user did so.
+  HostExperts(std::shared_ptr<HostLane> lane, uint8_t* mail, State* state, double seconds = 600)
+      : box_(std::move(lane), mail), state_(state), most_nanoseconds_(static_cast<uint64_t>(seconds * 1e9)) {}
 
   // Leaves the operation to the host. The sums are complete after join(). is_recorded: the work is recorded,
   // and its posts come when it is replayed. If it throws, the posts made by then are answered all the same.
@@ -38,7 +39,7 @@ class HostExperts {
   // work.
   int64_t take_posts() { return std::exchange(n_recorded_, 0); }
   void expect(int64_t n_posts) { box_.expect(n_posts); }
-  // Throws Error{device} when the host did not compute a post.
+  // Throws Error{device} when the host did not compute a post, or not in time.
   void check() { box_.check(); }
 
  private:
@@ -46,6 +47,7 @@ class HostExperts {
 
   Mailbox box_;
   State* state_;
+  const uint64_t most_nanoseconds_;
   RunExperts pending_;        // the tokens of the post under way; y null: none
   const float* y_ = nullptr;  // of the operation to which these tokens belong
   bool has_share_ = false;    // y has the link's share already

@@ -134,6 +134,29 @@ BOOST_AUTO_TEST_CASE(a_post_is_left_alone_until_it_is_expected) {
   BOOST_TEST(device.is_answered(10));
 }
 
+// A device that has given up is told of until the lane has caught up, and then forgotten.
+BOOST_AUTO_TEST_CASE(a_device_that_waited_in_vain_is_told) {
+  const auto lane = std::make_shared<HostLane>(1, 1);
+  FakeDevice device(lane);
+  CpuBackend cpu(1);
+  const ExpertStep step(layer(0).stacks, 1, kActivated, 1);
+  const RunExperts op = FakeDevice::operation(layer(0).stacks, step);
+  std::ranges::copy(step.experts, device.box->place(op).experts);
+  device.post(device.box->request(op));
+  device.box->words().is_late = 1;
+  for (int i = 0; i < 2; ++i)
+    BOOST_CHECK_EXCEPTION(device.box->check(), Error,
+                          [](const Error& error) { return error.kind() == ErrorKind::device; });
+  device.box->expect(2);  // one comes no more
+  BOOST_TEST(device.is_answered(10));
+  BOOST_CHECK_THROW(device.box->check(), Error);
+  device.box->check();
+  BOOST_TEST(busy_seconds_in(std::chrono::milliseconds(100)) < 0.05);
+  device.box->expect(1);
+  BOOST_TEST((device.run(layer(0).stacks, step) == run_on(cpu, layer(0).stacks, step)));
+  device.box->check();
+}
+
 BOOST_AUTO_TEST_CASE(what_cannot_be_computed_is_answered_and_told) {
   const auto lane = std::make_shared<HostLane>(2, 1);
   FakeDevice device(lane), other(lane);

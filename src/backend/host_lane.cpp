@@ -99,16 +99,17 @@ void HostLane::serve(Mailbox& box, std::unique_lock<std::mutex>& lock) {
   changed_.notify_all();
 }
 
-// Expert ids come from a device, so they are checked before they are used as indices.
+// Expert ids come from a device, so they are checked before they are used as indices, in a copy: a device
+// that was late may post again meanwhile.
 void HostLane::compute(const Mailbox& box, RunExperts op) {
   if (!op.w1.data || op.n_tokens > box.most_tokens(op))
     fail(ErrorKind::internal, "a device posts what nobody announced");
   const Mail mail = box.place(op);
-  op.x = mail.x, op.y = mail.y, op.weights = mail.weights, op.experts = mail.experts;
-  for (int64_t i = 0; i < op.n_tokens * op.n_activated; ++i)
-    if (op.experts[i] < 0 || op.experts[i] >= op.w1.n_mats)
-      fail(ErrorKind::device,
-           format("a device asks for expert %d of %lld", op.experts[i], as_ll(op.w1.n_mats)));
+  const std::vector<int32_t> experts(mail.experts, mail.experts + op.n_tokens * op.n_activated);
+  op.x = mail.x, op.y = mail.y, op.weights = mail.weights, op.experts = experts.data();
+  for (const int32_t expert : experts)
+    if (expert < 0 || expert >= op.w1.n_mats)
+      fail(ErrorKind::device, format("a device asks for expert %d of %lld", expert, as_ll(op.w1.n_mats)));
   cpu_run_experts(op, workers_, scratch_);
 }
 
@@ -172,10 +173,17 @@ void Mailbox::expect(int64_t n_posts) {
 
 void Mailbox::check() {
   std::exception_ptr error;
+  const std::atomic_ref is_late(words().is_late);
+  const bool was_late = is_late.load() != 0;
   {
     const std::lock_guard lock(lane_->mutex_);
     error = std::exchange(error_, nullptr);
+    if (was_late && !has_post()) {  // the lane has caught up; posts that it has not seen come no more
+      is_late.store(0);
+      lane_->n_expected_ -= std::exchange(n_expected_, 0);
+    }
   }
+  if (was_late) fail(ErrorKind::device, "a GPU waited in vain for the experts that the host computes");
   if (!error) return;
   try {
     std::rethrow_exception(error);

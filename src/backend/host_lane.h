@@ -54,10 +54,12 @@ class HostLane {
 constexpr size_t kMailboxBytes = size_t{32} << 20;
 constexpr int64_t kMostPostTokens = 512;
 
-// The beginning of a mailbox's memory; each word is written by one side.
+// The beginning of a mailbox's memory; each word is written by one side, and
+// is_late is taken back by Mailbox::check().
 struct MailWords {
   alignas(128) uint64_t posted = 0;    // sequence number << 32 | request: by the device, after its data
   alignas(128) uint64_t answered = 0;  // the sequence number: by the lane, after the sums
+  alignas(128) uint32_t is_late = 0;   // by the device: it has waited too long, and waits for no answer
 };
 
 // Where a post's data lie in a mailbox's memory.
@@ -86,7 +88,7 @@ class Mailbox {
   uint32_t request(const RunExperts& op);
   // Announces posts that will come or have come already: the lane stays awake until it has answered them.
   void expect(int64_t n_posts);
-  // Throws Error{device} when a post since the last call was answered without being computed.
+  // Throws Error{device} when a post since the last call was answered without being computed, or too late.
   void check();
 
  private:

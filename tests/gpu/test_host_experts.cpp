@@ -1,9 +1,13 @@
 // Experts that decode leaves to the host (cuda/host_experts.cu, backend/host_lane.h): the bits of the CPU
 // backend, recorded or not.
+#include <chrono>
+
 #include "backend/cpu_backend.h"
 #include "backend/host_lane.h"
 #include "backend/link_share.h"
 #include "base/error.h"
+#include "base/stopwatch.h"
+#include "cuda/host_experts.h"
 #include "tests/gpu/host_experts_scene.h"
 
 using namespace dsv32;
@@ -259,6 +263,37 @@ struct SharedLayers {
   uint64_t n_link = 0;
   Buffer<uint8_t> window;
 };
+
+// Whose posts nobody expects: it ends, tells, and goes on when the host has caught up.
+BOOST_AUTO_TEST_CASE(a_device_waits_for_the_host_only_so_long) {
+  const HostExpertStacks experts(TensorType::q8_0, kExperts, kDim, kInter, 21);
+  Device device(0, experts);
+  const ExpertStep values = step_of(experts, 2, 22);
+  PlacedStep step(*device.backend, values);
+  DeviceArray<uint8_t> mail(std::vector<uint8_t>(kMailboxBytes), true);
+  DeviceArray<uint32_t> state(std::vector<uint32_t>(64));
+  TestLaunch test(1 << 20);
+  cuda::HostExperts host(std::make_shared<HostLane>(1, 1), mail.data(),
+                         reinterpret_cast<cuda::HostExperts::State*>(state.data()), 0.05);
+  const auto run = [&](bool is_recorded) {
+    host.run(device.operation(step), is_recorded, test.launch());
+    host.join(test.launch());
+    CUDA_CHECK(cudaStreamSynchronize(test.stream()));
+  };
+  device.backend->download(nullptr, nullptr, 0);
+  run(true);
+  BOOST_CHECK_THROW(host.check(), Error);
+  host.expect(host.take_posts());
+  const auto begin = std::chrono::steady_clock::now();
+  for (bool is_told = true; is_told && seconds_since(begin) < 10;) try {
+      host.check();
+      is_told = false;
+    } catch (const Error&) {
+    }
+  run(false);
+  host.check();
+  BOOST_TEST((step.take_sums() == run_on(cpu(), experts.stacks, values)));
+}
 
 // Where it fails after its post, nobody waits for ever, and what follows is right.
 BOOST_AUTO_TEST_CASE(an_operation_that_fails_between_post_and_sums) {
