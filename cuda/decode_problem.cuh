@@ -367,16 +367,24 @@ inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
   return n;
 }
 
-// Throws Error{internal} when weights with codes are not aligned.
+// Throws Error{internal} when weights with codes are not aligned: bands are copied 16 bytes at a time.
+template <TensorType kType>
+void check_alignment(const DecodeRows& rows) {
+  const int n_bytes = rows.in_bands ? 16 : kWeightAlign<kType>;
+  const auto check = [&](const uint8_t* weights) {
+    if (reinterpret_cast<uintptr_t>(weights) % n_bytes != 0)
+      fail(ErrorKind::internal, format("%s weights lie at %p, expected a multiple of %d", type_name(kType),
+                                       static_cast<const void*>(weights), n_bytes));
+  };
+  for (int k = 0; k < rows.n_matrices; ++k)
+    for (const int64_t offset : {int64_t{0}, rows.gate_offset, rows.mat_bytes})
+      check(rows.matrices[k].weights + offset);
+  if (rows.shared_weights) check(rows.shared_weights);
+}
+
 template <TensorType kType>
 Layout layout_of(const DecodeRows& rows, int n_mats) {
-  if constexpr (!kIsFloat<kType>)
-    for (int k = 0; k < rows.n_matrices; ++k)
-      if (!is_aligned(rows.matrices[k].weights, kWeightAlign<kType>) ||
-          rows.gate_offset % kWeightAlign<kType> != 0)
-        fail(ErrorKind::internal,
-             format("%s weights lie at %p, expected a multiple of %d", type_name(kType),
-                    static_cast<const void*>(rows.matrices[k].weights), kWeightAlign<kType>));
+  if constexpr (!kIsFloat<kType>) check_alignment<kType>(rows);
   Layout layout{};
   layout.is_x_aligned = is_aligned(rows.x, 16) && rows.x_problem_stride % 4 == 0 &&
                         rows.x_token_stride % 4 == 0 && rows.n_cols % 4 == 0 && is_aligned(rows.x_norm, 16);

@@ -397,6 +397,14 @@ BOOST_AUTO_TEST_CASE(wrong_shapes_are_refused, *boost::unit_test::precondition(n
   WeightMatrix odd = weights.on_device();
   odd.n_cols = 48;
   BOOST_CHECK_THROW(cuda::matmul_decode({odd, x.data(), 64, y.data(), 1}, gpu().launch()), Error);
+  // Bands are copied 16 bytes at a time.
+  const TestWeights bands(q8_0, 1, 32, 256, 15);
+  for (const int n_bytes : {2, 4, 8}) {
+    WeightMatrix shifted = bands.on_device();
+    BOOST_REQUIRE(shifted.step_bytes > 0u);
+    shifted.data += n_bytes, shifted.n_rows = 16;
+    BOOST_CHECK_THROW(cuda::matmul_decode({shifted, x.data(), 256, y.data(), 1}, gpu().launch()), Error);
+  }
   cuda::matmul_decode({weights.on_device(), x.data(), 64, y.data(), 0}, gpu().launch());
   BOOST_TEST(y.values() == std::vector<float>(9 * 8, 5.0f), boost::test_tools::per_element());
 }
