@@ -14,7 +14,7 @@ struct Beside {
   DecodeRows rows;
   bool is_aligned = false;
   // The router of few tokens; without experts: none. The last row job to be done routes the first token. Each
-  // further one has a block behind the rows' that waits for them: blocks start in their order.
+  // further one has a block behind the rows' that waits for them (routes_beside()).
   RouteExperts route;
   int n_row_jobs = 0;          // of n_jobs
   uint32_t* n_done = nullptr;  // [2] row jobs and routed tokens that are done; zero before and after

@@ -263,7 +263,7 @@ void sum_uses(const RunExperts& op, const float* y, const Launch& launch) {
 bool route_experts_decode(const RouteExperts& op, const Launch& launch) {
   const GatedMatmul& beside = op.beside;
   const bool is_coded = beside.w1.data && has_codes(beside.w1.type);
-  const bool is_made = op.n_tokens <= kFewTokens && launch.n_done && is_coded &&
+  const bool is_made = routes_beside(op.n_tokens, launch.n_sms) && launch.n_done && is_coded &&
                        is_one_product(beside.w1, beside.w3) && op.gate.weight.data &&
                        op.gate.weight.type == TensorType::f32 && route_bytes(op) <= decode::kMostBesideBytes;
   if (is_made) {

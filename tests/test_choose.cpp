@@ -93,6 +93,10 @@ BOOST_AUTO_TEST_CASE(uses_of_experts) {
   BOOST_TEST(choose_run(6, 256, true, kGeneric) == 6);
   BOOST_TEST(choose_run(128, 256, false, kHopper) == 0);
   BOOST_TEST(choose_run(128, kMostSorted + 1, true, kHopper) == 0);
+  BOOST_TEST(routes_beside(4, 132));
+  BOOST_TEST(!routes_beside(5, 132));
+  BOOST_TEST(routes_beside(2, 2));  // one waits
+  BOOST_TEST(!routes_beside(3, 2));
   BOOST_TEST(has_double_tiles(160 * 256, 256));
   BOOST_TEST(!has_double_tiles(160 * 256 - 1, 256));
   BOOST_TEST(chooses_all_experts(512, 256));

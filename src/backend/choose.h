@@ -126,6 +126,12 @@ constexpr int choose_run(int64_t n_tokens, int64_t n_experts, bool have_codes, K
   return longest_run(n_tokens, n_experts, family);
 }
 
+// Whether the router of so few tokens runs beside the shared expert. All tokens but the first have a block
+// that waits for the others' rows. In whatever order blocks start, one that does not wait always has a place.
+constexpr bool routes_beside(int64_t n_tokens, int n_sms) {
+  return n_tokens <= kFewTokens && n_tokens <= n_sms;
+}
+
 // ---- products of prompts, bound by the tensor cores ----
 
 // Whether all rows are converted to fp16 in scratch memory before the product, instead of when its tiles load
