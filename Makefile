@@ -38,6 +38,8 @@ code_for    = -gencode arch=compute_$(firstword $(subst on, ,$1)),code=sm_$(last
 CUDA_HOME  ?= $(patsubst %/bin/,%,$(dir $(shell command -v $(NVCC))))
 NVCCFLAGS  := -std=c++20 -O2 -lineinfo --expt-relaxed-constexpr -Xcompiler -Wall,-Wextra -Werror all-warnings \
               $(foreach arch,$(CUDA_ARCHS),$(call code_for,$(arch))) -MMD -MP -Isrc -I.
+# SLOW=1: kernels sleep after they have let the next one start (cuda/dependent.cuh).
+NVCCFLAGS  += $(if $(SLOW),-DDSV32_SLOW)
 ifeq ($(CUDA),1)
   CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard cuda/*.cu cuda/generic/*.cu))
   LDLIBS       += -L$(CUDA_HOME)/lib64 -lcudart_static -lrt -lpthread -ldl

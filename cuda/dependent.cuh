@@ -36,10 +36,15 @@ __device__ __forceinline__ void wait_for_inputs() {
 }
 
 // Lets the next kernel's blocks start where there is room. Kernels call this first: the next kernel starts
-// only after all blocks of this one have started, so it takes no room from them.
+// only after all blocks of this one have started, so it takes no room from them. DSV32_SLOW: a build for
+// tests, in which blocks then sleep, so that a kernel that reads before its wait what it must not reads what
+// was there before.
 __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#ifdef DSV32_SLOW
+  __nanosleep(10000 * (1 + (blockIdx.x + blockIdx.y) % 4));
+#endif
 #endif
 }
 
