@@ -150,6 +150,9 @@ for bad in "--sequences 0" "--sequences 1,x" "--contexts 0" "--capacity=2" "--to
   usage_error "bench batch $bad" bench batch --synthetic $bad
 done
 usage_error "bench: a measurement of the lab" bench prefixes
+usage_error "bench: formats of heads beside a mix" bench --type Q2_K --head-type Q4_K
+usage_error "bench: layers of a file" bench "${m[@]}" --layers 3
+usage_error "bench: a file and a type" bench "${m[@]}" --type Q2_K
 expect "a very long value" 3 run -m absent.gguf "--prompt=$long" -p "-$long"
 usage_error "empty stop text" run "${m[@]}" --stop "" hi
 usage_error "no prompt" run "${m[@]}"

@@ -164,7 +164,8 @@ uint64_t parse_bytes(const std::string& text, const char* flag) {
   const bool is_size =
       end != text.c_str() && (suffix.empty() || power > 0) && (rest.empty() || rest == "B" || rest == "iB");
   const double n_bytes = std::ldexp(amount, static_cast<int>(10 * power));
-  if (!is_size || !(n_bytes >= 0) || n_bytes >= 0x1p63)
+  const bool lacks_unit = suffix.empty() && n_bytes > 0 && n_bytes < 0x1p20;  // no memory is so small
+  if (!is_size || lacks_unit || !(n_bytes >= 0) || n_bytes >= 0x1p63)
     fail(ErrorKind::usage,
          format("%s takes a size such as 512M or 40G, not '%s'", flag, visible(text).c_str()));
   return static_cast<uint64_t>(n_bytes);

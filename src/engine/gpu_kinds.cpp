@@ -35,7 +35,9 @@ bool has_slower_memory(const GpuKind& a, const GpuKind& b) { return a.memory_rat
 std::span<const GpuKind> gpu_kinds() { return kKinds; }
 
 const GpuKind* find_gpu(const std::string& name) {
-  const auto* found = std::ranges::find(kKinds, key_of(name), &GpuKind::name);
+  const std::string key = key_of(name);
+  const auto* found = std::ranges::find_if(
+      kKinds, [&](const GpuKind& kind) { return key == kind.name || "RTX" + key == kind.name; });
   return found == std::end(kKinds) ? nullptr : found;
 }
 

@@ -19,7 +19,7 @@ struct GpuKind {
 };
 
 std::span<const GpuKind> gpu_kinds();
-// By its name, in any case and with or without spaces. Null: unknown.
+// By its name, in any case, with or without spaces and "RTX" ("4090"). Null: unknown.
 const GpuKind* find_gpu(const std::string& name);
 // Of a device that calls itself `name` ("NVIDIA GeForce RTX 4090"; empty: not known) and has n_bytes. Without
 // a known name, or with too little memory for it: the slowest kind with as much memory, to a tenth; else the

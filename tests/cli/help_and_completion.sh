@@ -51,8 +51,9 @@ offers() { # NAME WANTED WORDS...: by $by
 all_offers() {
   offers "a choice" "fp8" dsv32 run --kv-type fp
   offers "a choice behind a flag of two words" "slru" dsv32 cache prune --cache-policy s
-  offers "types" "Q4_0 Q4_1 Q4_K_S Q4_K_M" dsv32 inspect plan --type Q4
-  offers "types of matrices" "Q4_0 Q4_1 Q4_K" dsv32 bench --type Q4
+  offers "types" "Q4_0 Q4_1 Q4_K_S Q4_K_M Q4_0-pure Q4_1-pure Q4_K-pure" dsv32 inspect plan --type Q4
+  offers "types of a bench" "Q4_0 Q4_1 Q4_K_S Q4_K_M Q4_0-pure Q4_1-pure Q4_K-pure" dsv32 bench --type Q4
+  offers "types of matrices" "Q4_0 Q4_1 Q4_K" dsv32 bench --head-type Q4
   offers "a choice of a group's command" "full" dsv32 bench batch --topk-buffer f
   offers "backends" "cpu cuda" dsv32 run hi --backend c
   offers "talks" "spoken" dsv32 chat --talk spo

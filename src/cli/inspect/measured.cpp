@@ -206,10 +206,13 @@ class TimedSteps {
 }  // namespace
 
 MeasuredModel::MeasuredModel(const Options& options) : types_(options.bench.types) {
-  if (!options.bench.is_synthetic) file_.emplace(open_model(options));
-  args_ = file_ ? read_model_args(*file_) : full_size_args(options.bench.n_layers, options.bench.n_dense);
-  // A plan for the real model has the block for drafts if it is asked for, as most files are without it.
   const bool is_plan = options.command == Command::inspect_plan;
+  if (!options.bench.is_synthetic && !(options.imagined && lacks_model(options)))
+    file_.emplace(open_model(options));
+  args_ = file_     ? read_model_args(*file_)
+          : is_plan ? full_size_args(61, 3)
+                    : full_size_args(options.bench.n_layers, options.bench.n_dense);
+  // A plan for the real model has the block for drafts if it is asked for, as most files are without it.
   if (!file_) args_.n_draft_layers = options.engine.n_guesses.value_or(is_plan ? 0 : 1) > 0;
   if (options.engine.n_guesses == 0) args_ = args_.without_draft();
   args_ = with_selector(args_, options.engine);
@@ -219,9 +222,7 @@ MeasuredModel::MeasuredModel(const Options& options) : types_(options.bench.type
 
 std::string MeasuredModel::name() const {
   if (file_) return visible(file_->path());
-  const std::string formats =
-      types_.mix ? types_.mix->name : type_name(types_.matrices) + std::string("-pure");
-  return "the 671B model in " + formats + ", without a file";
+  return "the 671B model in " + name_of(types_) + ", without a file";
 }
 
 uint64_t MeasuredModel::n_bytes_unused(const ModelBytes& used) const {

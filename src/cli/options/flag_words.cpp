@@ -247,7 +247,21 @@ SyntheticTypes parse_file_type(const FlagValue& value) {
     return {.matrices = parse_type({value.flag, name.substr(0, name.size() - kPure.size())})};
   if (const QuantMix* mix = find_mix(name)) return {.mix = mix};
   if (const auto type = find_type(name)) return {.matrices = *type};
-  fail_value(value, "a format of all matrices (Q4_K, Q2_K-pure) or a mix, " + listed(mix_names()));
+  fail_value(value, "one format for all matrices (Q2_K-pure) or a mix, " + listed(mix_names()));
+}
+
+std::string name_of(const SyntheticTypes& types) {
+  return types.mix ? types.mix->name : type_name(types.matrices) + std::string("-pure");
+}
+
+// "2x24+256" -> "2x24G+256G": terms that lack a unit, and are neither "0" nor a GPU's name, get one.
+std::string with_units(std::vector<std::string> terms) {
+  for (std::string& term : terms) {
+    const std::string one = term.substr(term.find('x') + 1);
+    double number = 0;
+    if (parse_whole(one, number) && number > 0 && !find_gpu(one)) term += "G";
+  }
+  return joined(terms, "+");
 }
 
 ImaginedMachine parse_machine(const FlagValue& value) {
@@ -257,6 +271,9 @@ ImaginedMachine parse_machine(const FlagValue& value) {
                                "), and host memory, such as 2xRTX4090+384G, 24G+256G or 0+768G";
   ImaginedMachine machine{visible(value.text, false, 80), {}, {}, 0};
   std::vector<std::string> terms = split(replaced(value.text, " ", ""), '+');
+  if (const std::string meant = with_units(terms); meant != joined(terms, "+"))
+    fail(ErrorKind::usage, value.flag + " " + machine.name + " lacks a unit of memory",
+         "say " + value.flag + " " + visible(meant, false, 80) + " for GiB");
   const std::optional<uint64_t> host = size_in(terms.back());
   if (!host || terms.size() == 1) {
     for (const std::string& term : terms)

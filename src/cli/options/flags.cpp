@@ -177,11 +177,16 @@ constexpr auto kContext = [](O& o) { return field(o.engine.context, 1, kMaxInt32
 constexpr auto kParallel = [](O& o) { return field(o.batch.n_parallel, 1, kMostAtATime); };
 constexpr auto kJson = [](O& o) { return field(o.json); };
 
-// The model that a plan without a file is for.
-BenchOptions real_size(const SyntheticTypes& types) {
-  BenchOptions options;
-  options.is_synthetic = true, options.n_layers = 61, options.types = types;
-  return options;
+// --type, of a bench and of a plan: the formats of random weights, which it asks for.
+FlagField kType(O& o) {
+  const auto set = [&o](V value) {
+    const TensorType heads = o.bench.types.heads;
+    o.bench.types = parse_file_type(value);
+    o.bench.types.heads = heads, o.bench.is_synthetic = true;
+  };
+  Words names = mix_names();
+  for (const std::string& format : type_names()) names.push_back(format + "-pure");
+  return {set, [&o] { return name_of(o.bench.types); }, names};
 }
 
 const Flag kEngineFlags[] = {
@@ -204,10 +209,10 @@ const Flag kEngineFlags[] = {
      "what is checked: cpu; auto, also the GPU if there is one; cuda, also the GPU, which must be there",
      "Model", kCheck, kBackend},
     {"gpus", "LIST", "which GPUs, such as 0,1", "Model", kOnEngine,
-     [](O& o) { return field(o.engine.gpus, 0, kMostListed); }, "as few as suffice"},
+     [](O& o) { return field(o.engine.gpus, 0, kMostListed); }, "those that are worth it"},
     {"split", "HOW",
      "how several GPUs share the model; rows: all compute every layer together, the fastest, if they reach "
-     "each other's memory; layers: each has some layers; auto: rows where that leaves no less room",
+     "each other's memory; layers: each has some layers; auto: the one that is expected to be faster",
      "Model", kOnEngine,
      [](O& o) {
        return choice(o.engine.split, {"auto", "layers", "rows"});
@@ -303,18 +308,14 @@ const Flag kAsking[] = {
      [](O& o) {
        const auto set = [&o](V value) {
          parse_word(value, {"671b"});
-         if (!o.bench.is_synthetic) o.bench = real_size({.mix = find_mix("Q4_K_M")});
+         o.bench.is_synthetic = true;
        };
        return FlagField{set, nullptr, {"671b"}};
      }},
     {"type", "NAME",
-     "like --synthetic, in the formats of llama-quantize's type NAME; NAME-pure, or a plain format such as "
-     "Q4_K: one format for all matrices",
-     "Planned", kPlan,
-     [](O& o) {
-       return FlagField{[&o](V value) { o.bench = real_size(parse_file_type(value)); }, nullptr, mix_names()};
-     },
-     "Q4_K_M"},
+     "like --synthetic, in the formats of llama-quantize's type NAME, such as Q2_K; NAME-pure: all matrices "
+     "in one format, such as Q2_K-pure",
+     "Planned", kPlan, kType, "Q4_K_M"},
     {"on", "SPEC",
      "a machine to plan for, its GPUs, by name or memory, and its host memory, such as 2xRTX4090+384G, "
      "24G+256G, or 0+768G; --threads are its threads",
@@ -327,10 +328,12 @@ const Flag kAsking[] = {
      [](O& o) { return field(o.bench.n_layers, 1, 1000); }},
     {"dense", "N", "how many of the synthetic layers are dense", "Measured", kMeasuring,
      [](O& o) { return field(o.bench.n_dense, 0, 1000); }},
-    {"type", "NAME", "synthetic matrices' format", "Measured", kMeasuring,
-     [](O& o) { return field(o.bench.types.matrices); }},
-    {"head-type", "NAME", "format of synthetic attn_k_b and attn_v_b", "Measured", kMeasuring,
-     [](O& o) { return field(o.bench.types.heads); }},
+    {"type", "NAME",
+     "like --synthetic, in the formats of llama-quantize's type NAME, such as Q2_K; NAME-pure: all matrices "
+     "in one format, such as Q2_K-pure",
+     "Measured", kMeasuring, kType},
+    {"head-type", "NAME", "format of synthetic attn_k_b and attn_v_b beside one format", "Measured",
+     kMeasuring, [](O& o) { return field(o.bench.types.heads); }},
     {"contexts", "LIST", "context lengths at which to measure", "Measured", kBench,
      [](O& o) { return field(o.bench.contexts, 0, kMostListed); }, "0,4096,32768,131072"},
     {"contexts", "LIST", "final length of each sequence", "Measured", kBenchBatch,

@@ -167,6 +167,7 @@ std::vector<std::string> type_names();          // of the supported formats
 TensorType parse_type(const FlagValue& value);  // one of them, in any case
 // A mix of formats by its name, else one format for all matrices, which "-pure" behind the name always means.
 SyntheticTypes parse_file_type(const FlagValue& value);
+std::string name_of(const SyntheticTypes& types);  // as parse_file_type() reads it
 // "2x141G+256G": the GPUs, with + between them, or 0 for none; then + and the host's memory. A GPU is SIZE or
 // a name of gpu_kinds(), perhaps behind a number (2xH200). Spaces do not count.
 ImaginedMachine parse_machine(const FlagValue& value);

@@ -147,28 +147,39 @@ bool ends_in_thinking(const Tokenizer& tokenizer, std::span<const int32_t> ids) 
   return think && !ids.empty() && ids.back() == *think;
 }
 
+// By -m or the environment; empty: by neither.
+std::string named_model(const Options& options) {
+  const char* variable = environment("DSV32_MODEL");
+  return options.engine.model_path.empty() && variable ? variable : options.engine.model_path;
+}
+
+// Those that may be meant when none is named. A model that came with the program is meant only where there is
+// no other, and never in a plan for another machine.
+std::vector<Candidate> unnamed_models(const Options& options) {
+  std::vector<Candidate> found = all_models();
+  for (const std::string_view ours : kOurs)
+    if (found.size() > 1 || options.imagined)
+      std::erase_if(found, [&](const Candidate& model) { return model.path == ours; });
+  return found;
+}
+
 }  // namespace
 
 std::string find_model(const Options& options) {
-  const char* variable = environment("DSV32_MODEL");
-  const std::string name =
-      options.engine.model_path.empty() && variable ? variable : options.engine.model_path;
+  const std::string name = named_model(options);
   std::error_code error;
   if (!name.empty() && fs::is_directory(name, error)) return only_model_in(name);
   if (!name.empty()) return is_path(name) ? name : look_up(name);
-  // A plan for another machine is not meant for a model that came with the program, unless it is named.
-  const bool wants_other = options.imagined.has_value();
-  std::vector<Candidate> found = all_models();
-  for (const std::string_view ours : kOurs)
-    if (found.size() > 1 || wants_other)
-      std::erase_if(found, [&](const Candidate& model) { return model.path == ours; });
+  const std::vector<Candidate> found = unnamed_models(options);
   if (found.size() == 1) return found.front().path;
-  const char* none = wants_other
-                         ? "no model is named, and models/ has none but those that came with the program"
-                         : "no model is named and models/ holds none";
-  fail(ErrorKind::usage, found.empty() ? none : "no model is named and there are several: " + list_of(found),
-       wants_other ? "--type Q4_K_M plans for the real model without a file, -m FILE for another"
-                   : "name one with -m FILE or in the environment variable DSV32_MODEL");
+  fail(ErrorKind::usage,
+       found.empty() ? "no model is named and models/ holds none"
+                     : "no model is named and there are several: " + list_of(found),
+       "name one with -m FILE or in the environment variable DSV32_MODEL");
+}
+
+bool lacks_model(const Options& options) {
+  return named_model(options).empty() && unnamed_models(options).empty();
 }
 
 GgufFile open_model(const Options& options) {

@@ -24,6 +24,8 @@ namespace dsv32 {
 // these folders; demo.gguf and tiny.gguf of models/ do not count when there are others, or for a plan's --on.
 // Throws Error{usage} when no model fits or several do, and lists them with their sizes.
 std::string find_model(const Options& options);
+// Whether none is named and there is none in these folders.
+bool lacks_model(const Options& options);
 // Opens it, with the block for drafts of another file if one is named and may be used. Throws as open_model()
 // does.
 GgufFile open_model(const Options& options);

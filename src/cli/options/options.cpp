@@ -187,8 +187,12 @@ void check_together(const Options& options) {
                 (options.token_list.empty() || options.output_path.empty()),
             "inspect logits needs --tokens IDS and --out FILE");
   refuse_if(options.bench.is_synthetic && !options.engine.model_path.empty(),
-            format("--model and --synthetic%s are both given, expected one of them",
-                   options.command == Command::inspect_plan ? " or --type" : ""));
+            "--model and --synthetic or --type are both given, expected one of them");
+  refuse_if(options.bench.types.mix && options.given.contains("head-type"),
+            "--head-type goes with one format for all matrices, such as --type Q2_K-pure, not with a mix");
+  for (const char* name : {"layers", "dense", "head-type"})
+    refuse_if(options.given.contains(name) && !options.bench.is_synthetic,
+              format("--%s is of random weights, expected --synthetic beside it", name));
   const size_t n_sizes = options.engine.gpu_mem.size(), n_gpus = options.engine.gpus.size();
   refuse_if(n_sizes > 1 && n_sizes != n_gpus,
             format("--gpu-mem has %zu sizes for %zu of --gpus", n_sizes, n_gpus));
@@ -212,6 +216,7 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
   Options options;
   options.command = command;
   if (drafts(command)) options.engine.n_guesses.reset();
+  if (command == Command::inspect_plan) options.bench.types = {.mix = find_mix("Q4_K_M")};
   options.wants_help = given.has("help");
   options.wants_version = given.has("version");
   if (options.wants_help || options.wants_version) return options;
