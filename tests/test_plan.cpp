@@ -77,7 +77,7 @@ BOOST_AUTO_TEST_CASE(everything_that_is_allocated_is_planned) {
     ApartBackend backend(is_apart);
     const Weights weights = load_weights(file, args, backend);
     EngineOptions options;
-    options.context = 1000, options.topk_buffer = n_rows, options.n_guesses = 2;
+    options.context = 1000, options.topk_buffer = n_rows, options.n_guesses = 2 * n_draft;
     const MemoryPlan plan =
         make_plan(args, options, {.is_apart = is_apart, .weights = model_bytes(file, args)});
     const uint64_t n_before = backend.memory_info(Place::host).n_bytes_used;
@@ -231,8 +231,7 @@ BOOST_AUTO_TEST_CASE(a_batch_of_unsaid_size_suits_the_machine) {
   options.max_seqs = kAsManyAsSuit, options.pool = kAllContexts;
   int64_t n_before = 0;
   for (const uint64_t n_free : {8 * kGiB, 12 * kGiB, 16 * kGiB, 400 * kGiB}) {
-    const EngineOptions suited = with_suitable_batch(args, options, gpu(n_free));
-    const MemoryPlan plan = make_plan(args, suited, gpu(n_free));
+    const MemoryPlan plan = make_plan(args, options, gpu(n_free));
     BOOST_TEST(plan.cache.pool_tokens == std::max(plan.cache.max_context, plan.cache.max_seqs * 16384));
     BOOST_TEST(plan.cache.has_buffers() == (n_free < 100 * kGiB));
     if (plan.cache.has_buffers()) {
@@ -244,23 +243,23 @@ BOOST_AUTO_TEST_CASE(a_batch_of_unsaid_size_suits_the_machine) {
     BOOST_TEST(plan.cache.max_seqs > n_before);
     n_before = plan.cache.max_seqs;
     if (n_before == 64) continue;
-    EngineOptions more = suited;
-    ++more.max_seqs, more.pool = more.keys = *more.pool + 16384;
+    EngineOptions more = options;
+    more.context = plan.cache.max_context, more.chunk = plan.chunk, more.topk_buffer = plan.cache.buffer_rows;
+    more.max_seqs = n_before + 1, more.pool = more.keys = plan.cache.pool_tokens + 16384;
     more.slots = more.max_seqs * least_buffer_pages(args) * kPageTokens;
     refused([&] { make_plan(args, more, gpu(n_free)); }, ErrorKind::memory, {"--topk-buffer"});
   }
   BOOST_TEST(n_before == 64);
-  BOOST_TEST(with_suitable_batch(args, options, {}).max_seqs == 8);  // a host alone
+  BOOST_TEST(make_plan(args, options, {}).cache.max_seqs == 8);  // a host alone
   options.topk_buffer = 3000;
   for (const Machine& machine : {gpu(400 * kGiB), Machine{}})
-    BOOST_TEST(make_plan(args, with_suitable_batch(args, options, machine), machine).cache.buffer_rows ==
-               3000);
+    BOOST_TEST(make_plan(args, options, machine).cache.buffer_rows == 3000);
   options.topk_buffer = kEveryRow, options.context = 32768;
-  const EngineOptions full = with_suitable_batch(args, options, gpu(40 * kGiB));
-  BOOST_TEST(full.max_seqs > 1);
-  BOOST_TEST(!make_plan(args, full, gpu(40 * kGiB)).cache.has_buffers());
+  const MemoryPlan full = make_plan(args, options, gpu(40 * kGiB));
+  BOOST_TEST(full.cache.max_seqs > 1);
+  BOOST_TEST(!full.cache.has_buffers());
   options = {}, options.max_seqs = 3;
-  BOOST_TEST(with_suitable_batch(args, options, {}).max_seqs == 3);
+  BOOST_TEST(make_plan(args, options, {}).cache.max_seqs == 3);
 }
 
 // More sequences at a time drive no expert from a device, and all is planned in a moment.
@@ -277,7 +276,7 @@ BOOST_AUTO_TEST_CASE(a_batch_leaves_experts_where_they_are_for_one) {
   BOOST_TEST(one.chunk == 8192);
   options.max_seqs = kAsManyAsSuit, options.pool = kAllContexts;
   const auto start = std::chrono::steady_clock::now();
-  const MemoryPlan batch = make_plan(args, with_suitable_batch(args, options, machine), machine);
+  const MemoryPlan batch = make_plan(args, options, machine);
   BOOST_TEST((kIsSanitized || std::chrono::steady_clock::now() - start < std::chrono::seconds(10)));
   BOOST_TEST(batch.cache.max_seqs > 1);
   BOOST_TEST(batch.n_host_expert_layers() <= one.n_host_expert_layers());
@@ -319,8 +318,9 @@ BOOST_AUTO_TEST_CASE(the_block_for_drafts_is_planned_as_a_layer_of_the_last_devi
   machine.weights = model_bytes(args, {TensorType::q2_k, TensorType::q8_0});
   EngineOptions options;
   options.context = 32768, options.gpus = {0, 1}, options.n_guesses = 3;
-  const MemoryPlan with = make_plan(args, options, machine),
-                   without = make_plan(args.without_draft(), options, machine);
+  EngineOptions off = options;
+  off.n_guesses = 0;
+  const MemoryPlan with = make_plan(args, options, machine), without = make_plan(args, off, machine);
   BOOST_TEST(with.cache.n_layers == 62);
   BOOST_TEST(with.cache.n_draft_layers == 1);
   BOOST_TEST(with.cache.n_guesses == 3);
@@ -352,9 +352,7 @@ BOOST_AUTO_TEST_CASE(drafts_are_left_out_where_they_take_room_from_something_els
   const auto has_drafts = [&](const EngineOptions& options, uint64_t n_free) {
     Machine machine = gpu(n_free);
     machine.weights = bytes;
-    const ModelArgs suitable = with_suitable_draft(args, options, machine);
-    BOOST_TEST(make_plan(suitable, options, machine).cache.n_draft_layers == suitable.n_draft_layers);
-    return suitable.n_draft_layers > 0;
+    return make_plan(args, options, machine).cache.n_draft_layers > 0;
   };
   EngineOptions open;
   open.n_guesses = {};
@@ -380,12 +378,10 @@ BOOST_AUTO_TEST_CASE(drafts_are_left_out_where_they_take_room_from_something_els
   machine.weights = bytes;
   EngineOptions many = open;
   many.max_seqs = kAsManyAsSuit, many.pool = kAllContexts;
-  const ModelArgs suitable = with_suitable_draft(args, many, machine);
-  const MemoryPlan plain = make_plan(args.without_draft(),
-                                     with_suitable_batch(args.without_draft(), many, machine), machine),
-                   chosen = make_plan(suitable, with_suitable_batch(suitable, many, machine), machine);
+  const MemoryPlan plain = make_plan(args.without_draft(), many, machine),
+                   chosen = make_plan(args, many, machine);
   BOOST_TEST(chosen.cache.max_seqs == plain.cache.max_seqs);
-  BOOST_CHECK_THROW(with_suitable_draft(args.without_draft(), asked, machine), Error);
+  BOOST_CHECK_THROW(make_plan(args.without_draft(), asked, machine), Error);
 }
 
 // In decode a part of the host's experts comes through the same window: also when prompts need little of it.
@@ -413,7 +409,7 @@ BOOST_AUTO_TEST_CASE(what_a_team_allocates_is_planned) {
   }
 }
 
-// A team is chosen where devices reach each other and it has no less room, and is refused with the reason.
+// A team is chosen where devices reach each other and it is faster, and is refused with the reason.
 BOOST_AUTO_TEST_CASE(a_team_is_chosen_where_it_can_be) {
   const ModelArgs args = full_size_args(12, 3);
   Machine machine = two_gpus_for(args);
@@ -443,18 +439,60 @@ BOOST_AUTO_TEST_CASE(a_team_is_chosen_where_it_can_be) {
   refused([&] { make_plan(args, options, machine); }, ErrorKind::usage, {"the host keeps experts"});
 }
 
-// Sequences of an open number make a team, if as many suit it.
+// GPUs and split are those that are fastest for what is asked: of eight H100, five would hold the model.
+BOOST_AUTO_TEST_CASE(the_fastest_way_is_chosen) {
+  ModelArgs args = full_size_args(61, 3);
+  args.max_seq_len = 163840;
+  Machine machine = gpu(78 * kGiB);
+  machine.devices.resize(8, machine.devices.front());
+  machine.gpus.assign(8, find_gpu("H100")), machine.can_team = true;
+  machine.weights = model_bytes(args, {.mix = find_mix("Q4_K_M")});
+  EngineOptions options;
+  const MemoryPlan rows = make_plan(args, options, machine);
+  BOOST_TEST((rows.is_team && rows.stages.size() == 8));
+  BOOST_REQUIRE(rows.runner_up);
+  BOOST_TEST((!rows.runner_up->is_team && rows.runner_up->n_devices < 8));
+  const double rate = expected_speed(args, rows, machine)->decode_rate;
+  BOOST_TEST(rate > 1.5 * rows.runner_up->decode_rate);
+  options.split = Split::layers;
+  const MemoryPlan layers = make_plan(args, options, machine);
+  BOOST_TEST((!layers.is_team && layers.stages.size() == rows.runner_up->n_devices));
+  BOOST_TEST(!layers.runner_up);
+  options.split = Split::automatic, machine.can_team = false;
+  BOOST_TEST(make_plan(args, options, machine).stages.size() == layers.stages.size());
+  // All answers together go faster on all, and only with the context that is asked for.
+  options.is_for_all = true, options.max_seqs = kAsManyAsSuit;
+  BOOST_TEST(make_plan(args, options, machine).stages.size() == 8u);
+  machine.can_team = true;
+  for (size_t i = 1; i < 8; ++i) machine.devices[i].n_bytes_free -= 24 * kGiB;  // no room for a team's share
+  options.is_for_all = false, options.max_seqs = 1;
+  BOOST_TEST(!make_plan(args, options, machine).is_team);
+}
+
+// Two H100 with 18 layers in Q2_K decode 8 sequences faster with layers of their own, 64 as a team.
+BOOST_AUTO_TEST_CASE(the_number_of_sequences_decides_how_gpus_share) {
+  const ModelArgs args = full_size_args(18, 3);
+  Machine machine = two_gpus_for(args);
+  machine.gpus.assign(2, find_gpu("H100"));
+  machine.weights = model_bytes(args, {.matrices = TensorType::q2_k});
+  EngineOptions options;
+  options.gpus = {0, 1}, options.context = 4096, options.pool = kAllContexts, options.is_for_all = true;
+  for (const int64_t n : {8, 64}) {
+    options.max_seqs = n;
+    BOOST_TEST(make_plan(args, options, machine).is_team == (n == 64), n << " sequences");
+  }
+}
+
+// Sequences of an open number make a team, if that is faster.
 BOOST_AUTO_TEST_CASE(a_batch_of_unsaid_size_may_suit_a_team) {
   const ModelArgs args = full_size_args(12, 3);
   Machine machine = two_gpus_for(args);
   EngineOptions options;
   options.gpus = {0, 1}, options.max_seqs = kAsManyAsSuit;
-  const EngineOptions batch = with_suitable_batch(args, options, machine);
-  BOOST_TEST((batch.split == Split::rows));
-  BOOST_TEST(batch.max_seqs == 64);
-  BOOST_TEST(make_plan(args, batch, machine).is_team);
+  const MemoryPlan batch = make_plan(args, options, machine);
+  BOOST_TEST((batch.is_team && batch.cache.max_seqs == 64));
   machine.can_team = false;
-  BOOST_TEST((with_suitable_batch(args, options, machine).split == Split::layers));
+  BOOST_TEST(!make_plan(args, options, machine).is_team);
 }
 
 BOOST_AUTO_TEST_CASE(the_links_share_of_host_experts_has_room_in_their_window) {

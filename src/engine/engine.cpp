@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "base/text.h"
+#include "base/worker_pool.h"
 #include "engine/loop.h"
 #include "prefix/model_digest.h"
 #ifdef DSV32_CUDA
@@ -85,13 +86,11 @@ Engine::Engine(const ModelSource& source, const EngineOptions& options, const Be
       backends_(options.backends) {
   const ModelBytes bytes = source.bytes_of(args_);
   if (backends_.empty()) {
-    EngineOptions for_one = options;  // if the number of sequences is open, it is chosen for the machine
-    for_one.max_seqs = std::max<int64_t>(options.max_seqs, 1);
-    backends_ = make_backends(options, suffice_for(args_, bytes, for_one));
+    backends_ = make_backends(options, suffice_for(args_, bytes, options));
   }
-  const Machine machine = machine_of(backends_, bytes);
-  args_ = with_suitable_draft(args_, options, machine);
-  plan_ = make_plan(args_, with_suitable_batch(args_, options, machine), machine);
+  const Machine machine = machine_of(backends_, bytes, options);
+  plan_ = make_plan(args_, options, machine);
+  if (plan_.cache.n_draft_layers == 0) args_ = args_.without_draft();
   backends_.resize(plan_.stages.size());  // unused backends free their memory at once
   if (plan_.is_team) team_ = std::make_unique<Team>(plan_.n_members());
   const std::vector<StageLayers> stages = this->stages();
@@ -187,7 +186,7 @@ Backends make_backends(const EngineOptions& options, [[maybe_unused]] const Suff
     Backends backends;
     for (size_t i = 0; i < gpus.size(); ++i) {
       backends.push_back(make_cuda_backend(gpus[i], options.limits(i), options.n_threads, lane));
-      if (options.gpus.empty() && suffices && suffices(backends)) break;
+      if (options.gpus.empty() && suffices && suffices(backends, gpus.size())) break;
     }
     return backends;
   }
@@ -208,20 +207,29 @@ std::string why_no_gpu([[maybe_unused]] const EngineOptions& options) {
 #endif
 }
 
-Suffices suffice_for(const ModelArgs& some, const ModelBytes& bytes, const EngineOptions& options) {
+Suffices suffice_for(const ModelArgs& some, const ModelBytes& bytes, EngineOptions options) {
   // The block for drafts is a reason for more of them only when guesses are asked for.
   const ModelArgs args = options.n_guesses ? some : some.without_draft();
-  return [=](const Backends& backends) {
-    const auto plan = if_it_fits([&] { return make_plan(args, options, machine_of(backends, bytes)); });
-    return plan && (plan->n_host_expert_bytes == 0 || options.n_cpu_experts);
+  options.max_seqs = std::max<int64_t>(options.max_seqs, 1);
+  return [=](const Backends& backends, size_t n_all) {
+    if (options.is_for_all) return false;  // all can work
+    Machine machine = machine_of(backends, bytes, options);
+    machine.devices.resize(n_all, machine.devices.back());
+    machine.gpus.resize(n_all, machine.gpus.back());
+    const auto plan = if_it_fits([&] { return make_plan(args, options, machine); });
+    return plan && plan->stages.size() <= backends.size();
   };
 }
 
-Machine machine_of(const Backends& backends, const ModelBytes& bytes) {
+Machine machine_of(const Backends& backends, const ModelBytes& bytes, const EngineOptions& options) {
   const Backend& first = *backends.front();
   Machine machine{
       !first.works_in_host_memory(), bytes, {}, first.memory_info(Place::host), first.link_adds()};
-  for (const auto& backend : backends) machine.devices.push_back(backend->memory_info(Place::device));
+  for (const auto& backend : backends) {
+    machine.devices.push_back(backend->memory_info(Place::device));
+    machine.gpus.push_back(&gpu_like(backend->device_name(), machine.devices.back().n_bytes_total));
+  }
+  machine.n_threads = WorkerPool(options.n_threads).n_threads();
   machine.can_team = std::ranges::all_of(backends, [&](const auto& one) {
     return std::ranges::all_of(backends,
                                [&](const auto& other) { return one == other || one->can_team_with(*other); });

@@ -102,7 +102,7 @@ class Engine {
 };
 
 // The machine that a plan is made for: these backends, with weights of these sizes.
-Machine machine_of(const Backends& backends, const ModelBytes& bytes);
+Machine machine_of(const Backends& backends, const ModelBytes& bytes, const EngineOptions& options);
 
 // Why this build cannot use the GPU; empty when it can, and when it has no CUDA.
 std::string why_no_gpu(const EngineOptions& options);
@@ -110,9 +110,9 @@ std::string why_no_gpu(const EngineOptions& options);
 // The backends that the options name, added one by one until `suffices` returns true, at least one: "cpu",
 // "cuda", or "auto" (the GPUs if this build and this machine have them, else the CPU). Throws Error{usage}
 // for another name or one that this build does not have.
-using Suffices = std::function<bool(const Backends&)>;
+using Suffices = std::function<bool(const Backends&, size_t n_all)>;
 Backends make_backends(const EngineOptions& options, const Suffices& suffices = {});
-// Whether the backends hold a model of these sizes, so that no more are needed.
-Suffices suffice_for(const ModelArgs& args, const ModelBytes& bytes, const EngineOptions& options);
+// Whether make_plan() would use no more than these backends if all others were as the last of them.
+Suffices suffice_for(const ModelArgs& args, const ModelBytes& bytes, EngineOptions options);
 
 }  // namespace dsv32

@@ -27,6 +27,8 @@ constexpr uint64_t kLeastRest = 16;
 // For choosing the number of sequences: the most, and the usual length of one.
 constexpr int64_t kMostSequences = 1 << 16;
 constexpr int64_t kUsualTokens = 16384;
+// More devices are used where they make what is wanted so many times as fast.
+constexpr double kWorthADevice = 1.05;
 // One H100, 671B's dimensions: from 64 to 128 sequences a step gains 1 % in tokens a second.
 constexpr int64_t kMostOnDevice = 64, kMostOnHost = 8;
 
@@ -36,6 +38,10 @@ void check_flags(const ModelArgs& args, const EngineOptions& options) {
                                   as_ll(*options.context), as_ll(args.max_seq_len)));
   if (options.chunk && (*options.chunk < 1 || *options.chunk > 1 << 16))
     fail(ErrorKind::usage, format("--chunk is %lld, expected 1 to 65536", as_ll(*options.chunk)));
+  if (options.n_guesses.value_or(0) > 0 && args.n_draft_layers == 0)
+    fail(ErrorKind::usage,
+         format("--draft is %lld, but the model has no block for drafts (MTP)", as_ll(*options.n_guesses)),
+         "--draft auto drafts where it can");
 }
 
 // Chooses what the options leave open, on all devices of the machine.
@@ -54,8 +60,10 @@ class MemoryPlanner {
     return options_.n_cpu_experts.value_or(0) > 0 || (has_experts(machine_.weights) && n_weights_ > n_free_);
   }
 
+  // Tries chunks from the longest on. One that leaves all experts on the devices is the first choice. Else a
+  // prompt's speed grows with the chunk, as the link is the bound: the largest up to kStreamedChunk, whose
+  // steps take at most a half of what weights leave, and beside which half of the model's context has room.
   MemoryPlan plan() {
-    const auto with = [&](int64_t chunk) { return if_it_fits([&] { return plan_with_chunk(chunk); }); };
     const int64_t n_suitable = machine_.n_members > 1 ? kTeamChunk
                                : machine_.is_apart    ? kDeviceChunk
                                                       : kHostChunk;
@@ -63,15 +71,20 @@ class MemoryPlanner {
     const int64_t last = options_.chunk ? first : std::min(first, kLeastChunk);
     if (machine_.is_apart && n_weights_ > n_free_ + machine_.host.n_bytes_free)
       return plan_with_chunk(last);  // throws: no chunk is small enough
-    std::optional<MemoryPlan> largest;
+    const auto with = [&](int64_t chunk) { return if_it_fits([&] { return plan_with_chunk(chunk); }); };
+    std::optional<MemoryPlan> found;
     for (int64_t chunk = first; chunk >= last; chunk /= 2) {
+      if (found && (must_leave() || chunk < kLeastBesideExperts)) break;
       std::optional<MemoryPlan> plan = with(chunk);
       if (plan && plan->n_host_expert_bytes == 0) return *plan;
-      if (plan && !largest) largest = std::move(plan);
-      if (largest && (must_leave() || chunk / 2 < kLeastBesideExperts)) break;
+      if (!found) found = std::move(plan);
     }
-    if (!largest) return plan_with_chunk(last);  // throws, and says what is lacking
-    return options_.chunk ? *largest : with_longer_steps(*largest);
+    if (!found) return plan_with_chunk(last);  // throws, and says what is lacking
+    if (options_.chunk) return *found;
+    const int64_t n_enough = std::min(found->cache.max_context, args_.max_seq_len / 2);
+    for (int64_t chunk = choose_chunk(kStreamedChunk, n_core_, 2); chunk > found->chunk; chunk /= 2)
+      if (auto longer = with(chunk); longer && longer->cache.max_context >= n_enough) return *longer;
+    return *found;
   }
 
  private:
@@ -86,18 +99,6 @@ class MemoryPlanner {
   uint64_t held_bytes() const { return may_leave() ? n_core_ : n_weights_; }
   uint64_t step_bytes(int64_t n_tokens, int64_t context) const {
     return Activations(nullptr, args_, n_tokens, context, options_.max_seqs, machine_.n_members).n_bytes;
-  }
-
-  // The plan with the largest chunk up to kStreamedChunk, whose steps may take a half of what weights leave:
-  // a prompt's speed grows with the chunk while the link is the bound. A context of half the model's is
-  // enough for it. `plan`, if no larger chunk fits.
-  MemoryPlan with_longer_steps(const MemoryPlan& plan) {
-    const int64_t n_enough = std::min(plan.cache.max_context, args_.max_seq_len / 2);
-    for (int64_t chunk = choose_chunk(kStreamedChunk, n_core_, 2); chunk > plan.chunk; chunk /= 2) {
-      const auto longer = if_it_fits([&] { return plan_with_chunk(chunk); });
-      if (longer && longer->cache.max_context >= n_enough) return *longer;
-    }
-    return plan;
   }
 
   // The chunk: `n_suitable` or what the options give, bounded because a dense model lists every position for
@@ -315,6 +316,7 @@ class MemoryPlanner {
         const bool is_host = plan_.has_host_experts[l];
         stage.n_weight_bytes += layer.core + (is_host ? 0 : layer.experts);
         stage.n_bytes_read += layer.core_read() + (is_host ? 0 : layer.experts_read);
+        stage.n_expert_bytes_read += is_host ? 0 : layer.experts_read;
         if (!is_host) continue;
         stage.n_expert_window_bytes = plan_.expert_window_bytes;
         plan_.n_host_expert_bytes += layer.experts, plan_.n_host_bytes_read += layer.experts_read;
@@ -369,23 +371,15 @@ MemoryPlan plan_of_team(const ModelArgs& args, EngineOptions options, const Mach
   return plan;
 }
 
-// The layers of all devices of the machine, or a team where that is asked for or has no less room.
-MemoryPlan plan_on(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
-  const bool is_alone = machine.devices.size() == 1;
-  if (!is_alone && options.split == Split::rows) return plan_of_team(args, options, machine);
-  MemoryPlan plan = MemoryPlanner(args, options, machine).plan();
-  if (is_alone || options.split == Split::layers || plan.n_host_expert_bytes > 0 ||
-      !why_no_team(args, options, machine).empty())
-    return plan;
-  const auto team = if_it_fits([&] { return plan_of_team(args, options, machine); });
-  return team && team->offers_no_less(plan, 2 * args.topk()) ? *team : plan;
-}
+// A way to share the model: all devices of `machine`, as a team or with layers of their own.
+struct Way {
+  Machine machine;
+  bool is_team = false;
 
-// How many layers' experts the host keeps with these options; nothing: they do not fit.
-std::optional<int64_t> host_layers(const ModelArgs& args, const EngineOptions& options, Machine machine) {
-  machine.leave(kSlackBytes);
-  return if_it_fits([&] { return make_plan(args, options, machine).n_host_expert_layers(); });
-}
+  MemoryPlan plan(const ModelArgs& args, const EngineOptions& options) const {
+    return is_team ? plan_of_team(args, options, machine) : MemoryPlanner(args, options, machine).plan();
+  }
+};
 
 // The largest number up to n_most that fits, where all smaller ones fit too. 0: none.
 template <typename Fits>
@@ -400,24 +394,149 @@ int64_t largest_fitting(int64_t n_most, const Fits& fit) {
   return n_fitting;
 }
 
+// How many layers' experts the host keeps; nothing: the plan does not fit.
+template <typename Plan>
+std::optional<int64_t> host_layers(const Plan& plan) {
+  return if_it_fits([&] { return plan().n_host_expert_layers(); });
+}
+
+// Fills in an open number of sequences; see make_plan().
+EngineOptions with_sequences(const ModelArgs& args, EngineOptions options, Way way) {
+  if (options.max_seqs != kAsManyAsSuit) return options;
+  for (MemoryInfo& device : way.machine.devices) device.n_bytes_free -= device.n_bytes_free / kDriverShare;
+  options.max_seqs = 1;
+  const MemoryPlan one = way.plan(args, options);
+  way.machine.leave(kSlackBytes);
+  const int64_t context = one.cache.max_context;
+  options.context = context, options.chunk = one.chunk;
+  const bool has_buffers = args.topk() > 0 && (way.machine.is_apart || options.topk_buffer);
+  const int64_t n_rows = std::min(options.topk_buffer.value_or(2 * args.topk()), context);
+  const int64_t n_buffer = has_buffers && n_rows < context ? pages_for(n_rows + 1) : 0;
+  const int64_t n_least = std::min(n_buffer, least_buffer_pages(args));
+  // Options for n sequences with n_slot_pages in all; 0: every row is resident.
+  const auto batch_of = [&](int64_t n, int64_t n_slot_pages) {
+    EngineOptions batch = options;
+    batch.max_seqs = n;
+    batch.pool = batch.keys = std::max(context, n * std::min(context, kUsualTokens));
+    batch.topk_buffer = n_slot_pages ? n_rows : kEveryRow;
+    batch.slots = n_slot_pages * kPageTokens;
+    return batch;
+  };
+  const auto layers_of = [&](int64_t n, int64_t n_slot_pages) {
+    return host_layers([&] { return way.plan(args, batch_of(n, n_slot_pages)); });
+  };
+  const std::optional<int64_t> of_one = layers_of(1, n_least);
+  const auto fit = [&](int64_t n, int64_t n_slot_pages) {
+    const auto found = layers_of(n, n_slot_pages);
+    return found && *found <= *of_one;
+  };
+  const int64_t n = largest_fitting(way.machine.is_apart ? kMostOnDevice : kMostOnHost,
+                                    [&](int64_t seqs) { return fit(seqs, seqs * n_least); });
+  if (n == 0) return options;
+  const bool may_be_resident = !options.topk_buffer || n_buffer == 0;
+  if (may_be_resident && fit(n, 0)) return batch_of(n, 0);
+  const int64_t n_more = largest_fitting(n * (n_buffer - n_least),
+                                         [&](int64_t n_pages) { return fit(n, n * n_least + n_pages); });
+  return batch_of(n, n * n_least + n_more);
+}
+
+// Weighs the ways to share the model, each with all that is left open chosen for it.
+class Ways {
+ public:
+  Ways(const ModelArgs& args, const EngineOptions& options, const Machine& machine)
+      : args_(args), options_(options), machine_(machine) {}
+
+  // See make_plan().
+  MemoryPlan best() {
+    const size_t n_most = std::min(machine_.devices.size(), static_cast<size_t>(args_.n_layers));
+    const size_t n_least = machine_.is_apart && options_.gpus.empty() ? 1 : n_most;
+    const bool wants_rows = options_.split == Split::rows && n_most > 1;
+    if (n_most == 1) return plan_of(way_of(1, false));
+    if (!wants_rows) weigh_layers(n_least, n_most);
+    if (wants_rows || (options_.split != Split::layers && why_no_team(args_, options_, machine_).empty()))
+      for (size_t n = std::max<size_t>(n_least, 2); n <= n_most; ++n)
+        if (can_divide(args_, static_cast<int64_t>(n)) || (wants_rows && n == n_most && !best_))
+          weigh(way_of(n, true));
+    if (!best_) return plan_of(way_of(n_most, wants_rows));  // throws, and says what is lacking
+    if (second_) best_->plan.runner_up = second_->summary();
+    return best_->plan;
+  }
+
+ private:
+  struct Weighed {
+    MemoryPlan plan;
+    PlanSpeed speed;  // that counts
+
+    MemoryPlan::Other summary() const {
+      return {plan.stages.size(),  plan.is_team,      plan.cache.max_context,
+              plan.cache.max_seqs, speed.decode_rate, speed.prompt_rate};
+    }
+    bool is_better_than(const std::optional<Weighed>& other) const {
+      if (!other || plan.cache.max_context != other->plan.cache.max_context)
+        return !other || plan.cache.max_context > other->plan.cache.max_context;
+      const bool has_more = plan.stages.size() > other->plan.stages.size();
+      return speed.decode_rate > (has_more ? kWorthADevice : 1) * other->speed.decode_rate;
+    }
+  };
+
+  Way way_of(size_t n_devices, bool is_team) const {
+    Way way{machine_, is_team};
+    way.machine.devices.resize(n_devices);
+    return way;
+  }
+  MemoryPlan plan_of(const Way& way) const { return way.plan(args_, with_sequences(args_, options_, way)); }
+
+  // The fewest devices that hold all experts beside the wanted context; all, where fewer do not, or where
+  // they can work on several sequences.
+  void weigh_layers(size_t n_least, size_t n_most) {
+    const int64_t n_wanted = options_.context.value_or(args_.max_seq_len);
+    for (size_t n = n_least; n <= n_most; ++n) {
+      const Way way = way_of(n, false);
+      const bool is_last = n == n_most, may_keep = is_last || options_.n_cpu_experts;
+      if (!may_keep && total_bytes(machine_.weights) > way.machine.free_device_bytes()) continue;
+      const auto plan = if_it_fits([&] { return plan_of(way); });
+      if (!plan || (!may_keep && plan->n_host_expert_bytes > 0)) continue;
+      weigh(*plan);
+      if (plan->cache.max_context >= n_wanted && !is_last) n = options_.is_for_all ? n_most - 1 : n_most;
+    }
+  }
+
+  void weigh(const Way& way) {
+    if (const auto plan = if_it_fits([&] { return plan_of(way); })) weigh(*plan);
+  }
+  void weigh(const MemoryPlan& plan) {
+    const CachePlan& cache = plan.cache;
+    const int64_t n_each = std::min(cache.max_context, kUsualTokens);
+    const int64_t n_seqs =
+        options_.is_for_all ? std::clamp<int64_t>(cache.key_tokens / n_each, 1, cache.max_seqs) : 1;
+    std::optional<Weighed> weighed = Weighed{plan, reckoned_speed(args_, plan, machine_, n_seqs)};
+    if (weighed->is_better_than(best_)) std::swap(best_, weighed);
+    if (weighed && weighed->is_better_than(second_)) second_ = weighed;
+  }
+
+  const ModelArgs& args_;
+  const EngineOptions& options_;
+  const Machine& machine_;
+  std::optional<Weighed> best_, second_;
+};
+
 }  // namespace
 
 MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
   check_flags(args, options);
-  const size_t n_most = std::min(machine.devices.size(), static_cast<size_t>(args.n_layers));
-  for (size_t n = machine.is_apart && options.gpus.empty() ? 1 : n_most;; ++n) {
-    Machine some = machine;
-    some.devices.resize(n);
-    if (args.n_draft_layers == 0) some.weights = without_draft(std::move(some.weights));
-    some.weights.layers.resize(static_cast<size_t>(args.n_all_layers()));
-    if (n == n_most) return plan_on(args, options, some);
-    if (!options.n_cpu_experts && MemoryPlanner(args, options, some).must_leave()) continue;
-    const auto plan = if_it_fits([&] { return plan_on(args, options, some); });
-    if (plan && (plan->n_host_expert_bytes == 0 || options.n_cpu_experts)) return *plan;
-  }
+  const auto plan_of = [&](const ModelArgs& some) {
+    Machine its = machine;
+    if (some.n_draft_layers == 0) its.weights = without_draft(std::move(its.weights));
+    its.weights.layers.resize(static_cast<size_t>(some.n_all_layers()));
+    return Ways(some, options, its).best();
+  };
+  if (args.n_draft_layers == 0 || options.n_guesses == 0) return plan_of(args.without_draft());
+  if (options.n_guesses) return plan_of(args);
+  const auto drafting = if_it_fits([&] { return plan_of(args); });
+  const MemoryPlan plain = plan_of(args.without_draft());
+  const int64_t n_rows = (1 + kMostGuesses) * (args.topk() + 1);  // for every step that verifies guesses
+  return drafting && drafting->offers_no_less(plain, n_rows) ? *drafting : plain;
 }
-
-// --- Selector and drafts
 
 ModelArgs with_selector(const ModelArgs& args, const EngineOptions& options) {
   const bool is_quest = options.select == SelectPolicy::quest;
@@ -434,23 +553,6 @@ ModelArgs with_selector(const ModelArgs& args, const EngineOptions& options) {
   return args.with_quest(is_quest ? n_rows : 0);
 }
 
-ModelArgs with_suitable_draft(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
-  if (options.n_guesses.value_or(0) > 0 && args.n_draft_layers == 0)
-    fail(ErrorKind::usage,
-         format("--draft is %lld, but the model has no block for drafts (MTP)", as_ll(*options.n_guesses)),
-         "--draft auto drafts where it can");
-  if (options.n_guesses.value_or(1) > 0 && args.n_draft_layers > 0) {
-    if (options.n_guesses) return args;
-    const auto plan_of = [&](const ModelArgs& some) {
-      return make_plan(some, with_suitable_batch(some, options, machine), machine);
-    };
-    const auto drafting = if_it_fits([&] { return plan_of(args); });
-    const int64_t n_rows = (1 + kMostGuesses) * (args.topk() + 1);  // for every step that verifies guesses
-    if (drafting && drafting->offers_no_less(plan_of(args.without_draft()), n_rows)) return args;
-  }
-  return args.without_draft();
-}
-
 // --- How many sequences
 
 EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, int64_t n) {
@@ -460,64 +562,20 @@ EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, in
   return options;
 }
 
-int64_t largest_batch(const ModelArgs& some, const EngineOptions& options, const Machine& machine) {
+int64_t largest_batch(const ModelArgs& some, const EngineOptions& options, Machine machine) {
   const ModelArgs args = options.n_guesses ? some : some.without_draft();
-  const std::optional<int64_t> of_one = host_layers(args, options_for_batch(args, options, 1), machine);
-  if (!of_one) return 0;
+  machine.leave(kSlackBytes);
   EngineOptions same_step = options;
-  same_step.chunk = make_plan(args, options_for_batch(args, options, 1), machine).chunk;
+  const auto plan_of = [&](int64_t n) {
+    return make_plan(args, options_for_batch(args, same_step, n), machine);
+  };
+  const auto one = if_it_fits([&] { return plan_of(1); });
+  if (!one) return 0;
+  same_step.chunk = one->chunk;
   return largest_fitting(kMostSequences, [&](int64_t n) {
-    const auto found = host_layers(args, options_for_batch(args, same_step, n), machine);
-    return found && *found <= *of_one;
+    const auto found = host_layers([&] { return plan_of(n); });
+    return found && *found <= one->n_host_expert_layers();
   });
-}
-
-EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, Machine machine) {
-  if (options.max_seqs != kAsManyAsSuit) return options;
-  if (options.split == Split::automatic) {  // a team, if as many sequences suit it
-    const auto with = [&](Split split) {
-      EngineOptions one_way = options;
-      one_way.split = split;
-      return with_suitable_batch(args, one_way, machine);
-    };
-    const EngineOptions layers = with(Split::layers);
-    if (why_no_team(args, options, machine).empty() && make_plan(args, layers, machine).n_stages() > 1)
-      if (const auto rows = if_it_fits([&] { return with(Split::rows); });
-          rows && rows->max_seqs >= layers.max_seqs)
-        return *rows;
-    return layers;
-  }
-  for (MemoryInfo& device : machine.devices) device.n_bytes_free -= device.n_bytes_free / kDriverShare;
-  options.max_seqs = 1;
-  const MemoryPlan one = make_plan(args, options, machine);
-  const int64_t context = one.cache.max_context;
-  options.context = context, options.chunk = one.chunk;
-  const bool has_buffers = args.topk() > 0 && (machine.is_apart || options.topk_buffer);
-  const int64_t n_rows = std::min(options.topk_buffer.value_or(2 * args.topk()), context);
-  const int64_t n_buffer = has_buffers && n_rows < context ? pages_for(n_rows + 1) : 0;
-  const int64_t n_least = std::min(n_buffer, least_buffer_pages(args));
-  // Options for n sequences with n_slot_pages in all; 0: every row is resident.
-  const auto batch_of = [&](int64_t n, int64_t n_slot_pages) {
-    EngineOptions batch = options;
-    batch.max_seqs = n;
-    batch.pool = batch.keys = std::max(context, n * std::min(context, kUsualTokens));
-    batch.topk_buffer = n_slot_pages ? n_rows : kEveryRow;
-    batch.slots = n_slot_pages * kPageTokens;
-    return batch;
-  };
-  const std::optional<int64_t> of_one = host_layers(args, batch_of(1, n_least), machine);
-  const auto fit = [&](int64_t n, int64_t n_slot_pages) {
-    const auto found = host_layers(args, batch_of(n, n_slot_pages), machine);
-    return found && *found <= *of_one;
-  };
-  const int64_t n = largest_fitting(machine.is_apart ? kMostOnDevice : kMostOnHost,
-                                    [&](int64_t seqs) { return fit(seqs, seqs * n_least); });
-  if (n == 0) return options;
-  const bool may_be_resident = !options.topk_buffer || n_buffer == 0;
-  if (may_be_resident && fit(n, 0)) return batch_of(n, 0);
-  const int64_t n_more = largest_fitting(n * (n_buffer - n_least),
-                                         [&](int64_t n_pages) { return fit(n, n * n_least + n_pages); });
-  return batch_of(n, n * n_least + n_more);
 }
 
 }  // namespace dsv32

@@ -1,10 +1,10 @@
 // The memory plan: what a model with a given context needs, and where, before anything is allocated.
 //
-// One list of items serves `inspect plan`, the check that all of them fit, and the choice of open options:
-// devices, the layers of each, the layers whose experts the host keeps, context, chunk, top-k buffer, and
-// whether there are drafts.
-// Allocations follow the plan to the byte; a test compares the backend's own count with it. plan.cpp chooses,
-// plan_items.cpp counts bytes.
+// make_plan() decides all that the options leave open: devices and how they share the model, the layers of
+// each, the layers whose experts the host keeps, context, chunk, sequences, top-k buffer, drafts. One list of
+// items serves `inspect plan` and the check that all of them fit. Allocations follow the plan to the byte; a
+// test compares the backend's own count with it. plan.cpp chooses, plan_items.cpp counts bytes,
+// plan_speed.cpp says how fast a plan is.
 #pragma once
 
 #include <algorithm>
@@ -38,10 +38,12 @@ inline constexpr uint64_t kDriverShare = 256;
 
 using Backends = std::vector<std::shared_ptr<Backend>>;  // one for each device; an owner keeps its memory
 
-// How decode selects rows: as the model does (its indexer, or every row without one), every row, or by Quest.
+// How decode chooses the rows that a token attends to. model: by the model's indexer, or every row where it
+// has none. all: every row. quest: by Quest.
 enum class SelectPolicy { model, all, quest };
 
 inline constexpr int64_t kQuestRows = 2048;
+inline constexpr int kServerThreads = 30;  // assumed of another machine than this one
 
 // How several devices share a model: each has layers of its own, or they are a team (backend/team.h), which
 // has the rows of every layer divided.
@@ -52,8 +54,9 @@ struct EngineOptions {
   std::string draft_path;  // a file with the block for drafts; empty: the model's
   std::string backend = "auto";
   Backends backends;               // for tests: in place of those that `backend` names
-  std::vector<int> gpus;           // all of them are used; empty: as few as suffice
-  Split split = Split::automatic;  // automatic: a team, where it has no less room
+  std::vector<int> gpus;           // all of them are used; empty: those that are worth it
+  Split split = Split::automatic;  // automatic: the faster one
+  bool is_for_all = false;         // what is to be fast: all answers together, instead of one alone
   int n_threads = 0;               // 0: all cores
   KvType kv_type = KvType::fp8;
   SelectPolicy select = SelectPolicy::model;
@@ -61,7 +64,7 @@ struct EngineOptions {
   // Guesses that a decode step verifies of a sequence, 0 to kMostGuesses; nothing: as many as pay. With 0 the
   // block for drafts is not loaded.
   std::optional<int64_t> n_guesses = 0;
-  int64_t max_seqs = 1;            // sequences at a time; kAsManyAsSuit: see with_suitable_batch()
+  int64_t max_seqs = 1;            // sequences at a time; kAsManyAsSuit: see make_plan()
   std::optional<int64_t> context;  // most tokens of a sequence; nothing: the model's, or what fits
   // Tokens of all sequences together. kAllContexts: a full context for each, or what the memory holds;
   // nothing: as many as one context.
@@ -96,6 +99,7 @@ struct Machine {
   // For the speed to expect alone.
   std::vector<const GpuKind*> gpus = {};  // of each device; empty: known by their memory alone
   std::optional<double> host_rate = {};   // bytes a second that threads read; nothing: by their number
+  int n_threads = kServerThreads;
 
   uint64_t free_device_bytes() const {  // of all devices
     uint64_t n_bytes = 0;
@@ -114,6 +118,7 @@ struct StagePlan {
   int64_t first_layer = 0, end_layer = 0;
   uint64_t n_weight_bytes = 0;         // without the experts that the host keeps
   uint64_t n_bytes_read = 0;           // of these, what a decode token reads
+  uint64_t n_expert_bytes_read = 0;    // of these, of the experts that it chooses
   uint64_t n_logit_bytes = 0;          // with what is drawn from them; last device only, or every member
   uint64_t n_scratch_bytes = 0;        // the backend's own
   uint64_t n_expert_window_bytes = 0;  // through which the host's experts come in prompts
@@ -134,6 +139,15 @@ struct MemoryPlan {
   uint64_t expert_window_bytes = 0;  // of each device with experts on the host
   uint64_t n_host_bytes_read = 0;    // of the host's experts, what a decode token reads
   uint64_t n_link_bytes_read = 0;    // of these, what the link carries
+
+  // The best of the other ways to share the model that fit, without the rest of its plan.
+  struct Other {
+    size_t n_devices = 0;
+    bool is_team = false;
+    int64_t max_context = 0, max_seqs = 0;
+    double decode_rate = 0, prompt_rate = 0;
+  };
+  std::optional<Other> runner_up;
 
   int64_t n_members() const { return is_team ? std::ssize(stages) : 1; }
   // Of a team, for a decode token: in every layer heads, their outputs, hidden values, outputs; the logits.
@@ -175,17 +189,20 @@ ModelArgs with_selector(const ModelArgs& args, const EngineOptions& options);
 // Pages of the smallest top-k buffer: the rows that a step selects, and the newest.
 inline int64_t least_buffer_pages(const ModelArgs& args) { return pages_for(args.topk() + 1); }
 
-// Uses as few of the machine's devices as hold all experts, or all of them; as a team where that is asked
-// for, or is possible with no less room. An open chunk is halved until the rest fits beside it, and is larger
-// where experts come from the host. Throws Error{usage} when a flag does not fit the model (a context beyond
-// the model's, a buffer smaller than top-k), Error{memory} when the machine has no room, naming the first
+// The plan that is fastest (EngineOptions::is_for_all) of those with the wanted context, or else with the
+// longest; more devices only where they bring 5 %. The ways that are weighed: layers on the fewest devices
+// that hold all experts, or on all of them; and teams.
+// - An open chunk is halved until the rest fits beside it, and is larger where experts come from the host.
+// - An open number of sequences becomes the most that fit with the smallest buffers, up to where more hardly
+//   gain speed, without moving experts off a device. They have rows and keys for a usual length; the memory
+//   that is left goes to slots, up to twice top-k rows for each, or to every row where that fits. The context
+//   is as long as for one sequence.
+// - The block for drafts is left out with n_guesses 0; and where n_guesses is open, unless the plan with it
+//   offers no less.
+// Throws Error{usage} when a flag does not fit the model (a context beyond the model's, a buffer smaller than
+// top-k, guesses without a block for drafts), Error{memory} when the machine has no room, naming the first
 // thing that does not fit.
 MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
-
-// `args`, without the block for drafts if that is not to be used: with n_guesses 0; and where n_guesses is
-// open, unless the plan with it offers no less. Throws as make_plan() does, and Error{usage} when guesses are
-// asked for and there is no block.
-ModelArgs with_suitable_draft(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
 
 // What `make` returns; nothing when it throws Error{memory}.
 template <typename Make>
@@ -196,19 +213,12 @@ auto if_it_fits(const Make& make) -> std::optional<decltype(make())> try {
   return std::nullopt;
 }
 
-// --- How many sequences
-
 // The options for n sequences, each as long as a context, with the rows and keys of all of them.
 EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, int64_t n);
 // The most sequences whose plan fits the machine with no more experts on the host than one sequence's, with
 // the block for drafts only if guesses are asked for; 0: not even one. Throws Error{usage} as make_plan()
 // does.
-int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
-// Fills in an open number of sequences (kAsManyAsSuit), and rows and keys for sequences of a usual length:
-// the most sequences that fit with the smallest buffers, up to where more sequences hardly gain speed,
-// without moving experts off a device. The memory that is left goes to slots, up to twice top-k rows for each
-// sequence, or to every row where that fits. The context is as long as for one sequence.
-EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, Machine machine);
+int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, Machine machine);
 
 // --- plan_speed.cpp: the speed to expect of the 671B model's shape: the bytes read from each memory, divided
 // by the rates of such memories, plus the layers' other time. It is within 15 % of the speeds measured on
@@ -216,8 +226,6 @@ EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, 
 
 // Tokens of context, and of the prompt, for which a speed is computed.
 inline constexpr int64_t kSpeedContext = 4096, kSpeedPrompt = 32768;
-// Assumed of another machine than this one.
-inline constexpr int kServerThreads = 30;
 // Bytes a second that CPU threads read of a server's memory: each, and all together at most.
 inline constexpr double kThreadRate = 8e9, kHostRate = 120e9;
 
@@ -230,7 +238,7 @@ struct GpuRates {
 };
 
 struct PlanSpeed {
-  double decode_rate = 0;        // tokens a second
+  double decode_rate = 0;        // tokens a second, of all sequences
   double prompt_rate = 0;        // 0: unknown, without a GPU
   const GpuKind* gpu = nullptr;  // the first one, and its rates
   GpuRates rates;
@@ -241,9 +249,12 @@ struct PlanSpeed {
 // Whether speeds are known of models of this shape.
 bool has_known_speed(const ModelArgs& args);
 
-// For a prompt of n_prompt tokens, where n_threads threads read the host's memory. Nothing for models of
-// other shapes, whose layers were not timed.
+// Of n_seqs sequences at a time, and of a prompt of n_prompt tokens. Of other shapes good for comparing
+// plans.
+PlanSpeed reckoned_speed(const ModelArgs& args, const MemoryPlan& plan, const Machine& machine,
+                         int64_t n_seqs = 1, int64_t n_prompt = kSpeedPrompt);
+// Of one sequence. Nothing for models of other shapes, whose layers were not timed.
 std::optional<PlanSpeed> expected_speed(const ModelArgs& args, const MemoryPlan& plan, const Machine& machine,
-                                        int n_threads = kServerThreads, int64_t n_prompt = kSpeedPrompt);
+                                        int64_t n_prompt = kSpeedPrompt);
 
 }  // namespace dsv32

@@ -3,6 +3,7 @@
 #include "engine/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <span>
 
@@ -30,6 +31,11 @@ constexpr double kPromptWork = 124e9;
 // In a team a layer's exchanges take so much more time than its attention loses by being divided, and prompts
 // reach this share of all devices' rates (two H100, 18 layers Q2_K, 2026-11-27).
 constexpr double kTeamLayerSeconds = 12e-6, kTeamPromptShare = 0.9;
+
+// Steps of several sequences read their weights at this share of one's rate (18 layers Q2_K, 4 to 128
+// sequences), and from so many on a team's layer takes longer: hidden states of all tokens are gathered.
+constexpr double kManyShare = 0.69, kTeamManySeconds = 80e-6;
+constexpr int64_t kManyTokens = 8;
 
 // h200, h100: GB/s at which a token's weights are read, without the layers' own time, measured over six
 // layers. host: the share of the host memory's rate that products of the CPU reach.
@@ -88,6 +94,14 @@ GpuRates rates_of(const GpuKind& kind, const FormatRate& format) {
           generic_prompt_rate(kind)};
 }
 
+// How many times the experts of one token n tokens read, where all are chosen equally often.
+double experts_times(const ModelArgs& args, int64_t n) {
+  if (args.n_routed_experts == 0) return 1;
+  const double share =
+      static_cast<double>(args.n_activated_experts) / static_cast<double>(args.n_routed_experts);
+  return (1 - std::pow(1 - share, static_cast<double>(n))) / share;
+}
+
 // Chunks go from device to device, one behind the other. On each device a chunk takes as long as its
 // products, or as the transfer of the host's experts if that takes longer. A team divides each chunk.
 double prompt_seconds(const MemoryPlan& plan, const Machine& machine, std::span<const GpuRates> rates,
@@ -121,34 +135,50 @@ bool has_known_speed(const ModelArgs& args) {
          args.moe_inter_dim == 2048;
 }
 
-std::optional<PlanSpeed> expected_speed(const ModelArgs& args, const MemoryPlan& plan, const Machine& machine,
-                                        int n_threads, int64_t n_prompt) {
-  if (!has_known_speed(args)) return std::nullopt;
+PlanSpeed reckoned_speed(const ModelArgs& args, const MemoryPlan& plan, const Machine& machine,
+                         int64_t n_seqs, int64_t n_prompt) {
   const FormatRate& format = rate_of(machine.weights.format);
+  // With several stages as many groups of sequences are on their way, unless the host is the bound.
+  const int64_t n_groups =
+      plan.n_host_expert_bytes > 0 ? 1 : std::min(n_seqs, std::max<int64_t>(1, plan.n_stages()));
+  const int64_t n_step = (n_seqs + n_groups - 1) / n_groups;
+  const double n_times = experts_times(args, n_step);
+  const double many_share = n_step > 1 ? kManyShare : 1;
+  const double team_seconds = !plan.is_team ? 0 : n_step < kManyTokens ? kTeamLayerSeconds : kTeamManySeconds;
   PlanSpeed speed;
   std::vector<GpuRates> rates;
-  double link_rate = std::numeric_limits<double>::infinity();  // of the slowest
+  double link_rate = std::numeric_limits<double>::infinity(), slowest = 0;
   for (size_t i = 0; machine.is_apart && i < plan.stages.size(); ++i) {
     const StagePlan& stage = plan.stages[i];
     rates.push_back(rates_of(kind_of(machine, i), format));
     link_rate = std::min(link_rate, rates[i].link);
-    const double layer_seconds = rates[i].layer_seconds + (plan.is_team ? kTeamLayerSeconds : 0);
-    const double seconds = static_cast<double>(plan.n_model_layers(stage)) * layer_seconds +
-                           static_cast<double>(stage.n_bytes_read) / rates[i].bytes;
-    speed.gpu_seconds = plan.is_team ? std::max(speed.gpu_seconds, seconds) : speed.gpu_seconds + seconds;
+    const double n_bytes = static_cast<double>(stage.n_bytes_read - stage.n_expert_bytes_read) +
+                           n_times * static_cast<double>(stage.n_expert_bytes_read);
+    const double seconds =
+        static_cast<double>(plan.n_model_layers(stage)) * (rates[i].layer_seconds + team_seconds) +
+        n_bytes / (many_share * rates[i].bytes);
+    slowest = std::max(slowest, seconds);
+    speed.gpu_seconds = plan.is_team ? slowest : speed.gpu_seconds + seconds;
   }
-  const uint64_t n_host = machine.is_apart ? plan.n_host_bytes_read : plan.n_bytes_read();
-  const double host_rate = machine.host_rate.value_or(std::min(kHostRate, n_threads * kThreadRate));
+  const auto n_host = static_cast<double>(machine.is_apart ? plan.n_host_bytes_read : plan.n_bytes_read());
+  const double host_rate = machine.host_rate.value_or(std::min(kHostRate, machine.n_threads * kThreadRate));
   speed.host_bytes_rate = host_rate * format.host;
-  speed.host_seconds = static_cast<double>(n_host) / speed.host_bytes_rate;
-  if (plan.n_link_bytes_read > 0)  // beside the CPU's part; where the link is slow, the CPU waits for it
-    speed.host_seconds =
-        std::max(speed.host_seconds, static_cast<double>(plan.n_link_bytes_read) / link_rate);
-  speed.decode_rate = 1 / (speed.gpu_seconds + speed.host_seconds);
+  speed.host_seconds = n_times * n_host / speed.host_bytes_rate;
+  // Beside the CPU's part; where the link is slow, the CPU waits for it.
+  speed.host_seconds =
+      std::max(speed.host_seconds, n_times * static_cast<double>(plan.n_link_bytes_read) / link_rate);
+  speed.decode_rate = static_cast<double>(n_seqs) / std::max(speed.gpu_seconds + speed.host_seconds,
+                                                             static_cast<double>(n_groups) * slowest);
   if (!machine.is_apart) return speed;
   speed.gpu = &kind_of(machine, 0), speed.rates = rates.front();
   speed.prompt_rate = static_cast<double>(n_prompt) / prompt_seconds(plan, machine, rates, n_prompt);
   return speed;
+}
+
+std::optional<PlanSpeed> expected_speed(const ModelArgs& args, const MemoryPlan& plan, const Machine& machine,
+                                        int64_t n_prompt) {
+  if (!has_known_speed(args)) return std::nullopt;
+  return reckoned_speed(args, plan, machine, 1, n_prompt);
 }
 
 }  // namespace dsv32

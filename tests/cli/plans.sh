@@ -50,6 +50,15 @@ for spec in 24G 2x141G H200 2x141G+2xH100; do
   usage_error_with_hint "plans: $spec: no host memory" inspect plan --type Q2_K --on "$spec"
   check "plans: $spec: asks for it" has err "--on $spec+256G"
 done
+for spec in 2x24+256 24+256G 2x24G+256 2xH100+24; do
+  usage_error_with_hint "plans: $spec: no unit" inspect plan --type Q2_K --on "$spec"
+done
+run_ inspect plan --type Q2_K --on 2x24+256
+check "plans: what is meant" has err "say --on 2x24G+256G for GiB"
+for bad in "--host-mem 64" "--gpu-mem 24"; do
+  # shellcheck disable=SC2086
+  usage_error "plans: $bad: no unit" inspect plan --type Q2_K --on H100+256G $bad
+done
 for spec in "" + 0 24G+ +256G 0x24G+256G 2xB9+256G 24G+lots 24G,256G 9999x24G+256G 99999999999999999999x24G+1G; do
   usage_error "plans: '$spec' is no machine" inspect plan --type Q2_K --on "$spec"
 done
@@ -58,6 +67,8 @@ done
 plan --type Q2_K --on 2xRTX4090+384G && sed 's/machine: .*//' out >named
 plan --type Q2_K --on "2x rtx 4090 + 384G" && sed 's/machine: .*//' out >spaced
 check "plans: spaces and capitals do not count" same named spaced
+plan --type Q2_K --on "2x4090+384G" && sed 's/machine: .*//' out >spaced
+check "plans: a number that is a GPU's name is the GPU" same named spaced
 check "plans: the GPU's rates are named, and that it was never run" has out "767 GB/s on RTX4090 (never run) and"
 run_ inspect plan --help
 check "plans: the help knows the GPUs" grep -aqE '^  RTX4090 +24564 +1008 +31\.5 +165\.2 +323$' out
@@ -81,16 +92,25 @@ expect "plans: too little host memory" 4 inspect plan --type Q4_K_S --on 24G+256
 check "plans: what lacks" has err "not enough memory for the experts of 57 layers in host memory"
 check "plans: the largest type that fits" grep -aqE '^hint: the largest type that fits is IQ3_XS, 27[0-9]\.[0-9] GB' err
 expect "plans: it does fit" 0 inspect plan --type IQ3_XS --on 24G+256G
-expect "plans: nothing fits" 4 inspect plan --type Q4_K_S --on 24G+64G
-check "plans: then no type is named" lacks err "the largest type"
+expect "plans: nothing fits" 4 inspect plan --type Q4_K_S --on RTX4090+64G
+check "plans: that is said, and no flag that does not help" grep -aqxE 'hint: no type fits: the smallest, IQ1_S, has 13[0-9]\.[0-9] GB' err
+expect "plans: nothing fits beside a flag" 4 inspect plan --type Q4_K_S --on RTX4090+256G --host-mem 64G
+check "plans: the flag is named" grep -aq 'hint: no type fits: .*; a larger --host-mem allows more' err
+
+# With several GPUs the fastest way is taken, and the next best one named.
+plan --type Q4_K_M --on 8xH100+512G
+check "plans: eight H100 are a team" has out "a team of 8 GPUs"
+check "plans: its speed" grep -aqE '^expected, not measured: 1[34][0-9] t/s of an answer at .*, 19,[0-9]{3} t/s of a prompt' out
+check "plans: and of the next best" grep -aqE '^    next best: layers on 5 of the GPUs, 86 t/s of an answer, 10,[0-9]{3} t/s of a prompt, context 163,840 tokens$' out
+plan --type Q4_K_M --on 8xH100+512G --json
+check "plans: the next best in JSON" has out '"runner_up":{"gpus":5,"split":"layers","context":163840,'
+plan --type Q4_K_M --on H100+512G --json
+check "plans: none" has out '"runner_up":null'
 
 # The demo is planned for a machine that is not there only when somebody says so.
 mkdir -p demo_only/models && cp "$demo" demo_only/models/demo.gguf
 (cd demo_only && "$dsv32" inspect plan --on 2x141G+256G </dev/null >../out 2>../err)
-check "plans: not for the demo unasked" test $? = 2
-check "plans: which one" has err "no model is named, and models/ has none but those that came with the program"
-check "plans: what to say instead" has err "--type Q4_K_M"
-check "plans: nothing on standard output" empty out
+check "plans: not for the demo unasked, but for the default of --type" has out "model: the 671B model in Q4_K_M, without a file"
 (cd demo_only && "$dsv32" inspect plan --on 2x141G+256G -m models/demo.gguf </dev/null >../out 2>../err)
 check "plans: for the demo when asked" has out "model: models/demo.gguf, 17.9 MB; machine: 2x141G+256G"
 check "plans: no speed of a shape that was not timed" has out "expected speed: not known"

@@ -44,6 +44,7 @@ BatchRequest default_request(const Options& options) {
 Options for_many(Options options) {
   options.engine.max_seqs = options.batch.n_parallel.value_or(kAsManyAsSuit);
   options.engine.pool = kAllContexts;
+  options.engine.is_for_all = true;
   return options;
 }
 

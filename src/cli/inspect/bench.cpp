@@ -295,7 +295,7 @@ int bench_model_command(const Options& options) {
   const int64_t n_prompt = bench.n_prompt.value_or(*asked.chunk);
   asked.context = contexts.back() + n_prompt + timed_tokens(options) + 5;
   const MeasuredModel model(options);
-  const double ceiling = memory_gbps(*make_backends(asked, [](const Backends&) {
+  const double ceiling = memory_gbps(*make_backends(asked, [](const Backends&, size_t) {
                                         return true;
                                       }).front());  // before the model takes the memory
   const std::unique_ptr<Engine> engine = model.open(asked);
@@ -311,7 +311,9 @@ int bench_model_command(const Options& options) {
 }
 
 int bench_batch_command(const Options& options) {
-  BatchBench bench(options);
+  Options together = options;
+  together.engine.is_for_all = true;
+  BatchBench bench(together);
   if (!options.bench.is_capacity) bench.time();
   write_out(options.json ? to_json(bench.residencies()).dump() + "\n"
                          : tables(bench.residencies(), options.bench.is_capacity));

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "backend/choose.h"
 #include "backend/link_share.h"
 #include "backend/memory_budget.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "base/worker_pool.h"
 #include "cli/inspect/inspect.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
@@ -28,10 +28,9 @@ constexpr uint64_t kStagingBytes = uint64_t{132} << 20, kSystemBytes = uint64_t{
 // Bytes a second of a common NVMe disk, and of weights from the page cache to a GPU.
 constexpr double kDiskRate = 3e9, kCachedRate = 25e9;
 
-// Of a machine that is not there.
-int threads_of(const EngineOptions& options) {
-  return options.n_threads > 0 ? options.n_threads : kServerThreads;
-}
+// Flags that bound what a plan takes of the machine, or how it is taken.
+constexpr const char* kBounds[] = {"ctx",     "chunk",    "topk-buffer", "kv-type", "select", "cpu-experts",
+                                   "gpu-mem", "host-mem", "split",       "gpus",    "draft"};
 
 // The memory that would be free on the described machine once backends with these limits exist. Without GPUs
 // the file of weights would be mapped in host memory, so the weights are subtracted from it here. Throws
@@ -39,7 +38,8 @@ int threads_of(const EngineOptions& options) {
 Machine machine_of(const ImaginedMachine& imagined, const ModelBytes& bytes, const EngineOptions& options) {
   Machine machine{
       !imagined.gpus.empty(), bytes, {}, {imagined.host, less_bytes(imagined.host, kSystemBytes), 0}};
-  machine.link_adds = threads_of(options) <= kMostLinkProcessors;
+  machine.n_threads = options.n_threads > 0 ? options.n_threads : kServerThreads;
+  machine.link_adds = machine.n_threads <= kMostLinkProcessors;
   machine.gpus = imagined.kinds;
   machine.can_team = std::ranges::all_of(
       imagined.kinds, [&](const GpuKind* kind) { return kind == imagined.kinds.front() && kind->can_team; });
@@ -59,25 +59,6 @@ Machine machine_of(const ImaginedMachine& imagined, const ModelBytes& bytes, con
   machine.host.n_bytes_free -= n_weights;
   return machine;
 }
-
-struct Planned {
-  Machine machine;
-  MemoryPlan plan;
-  bool is_mapped = false;  // the weights are a mapped file, which need not fit in free host memory
-  std::string machine_name = "this one";
-  const char* backend = "";
-  int n_threads = kServerThreads;
-  // Set by conclude(). On a machine without GPUs the device's items count as the host's.
-  std::vector<int64_t> host_expert_layers = {};  // whose experts lie in host memory
-  uint64_t n_host_bytes = 0, n_host_free = 0;
-  bool is_beyond_memory = false;  // weights are read from the disk for each token
-  std::optional<PlanSpeed> speed = {};
-
-  uint64_t n_free(size_t stage) const {
-    const MemoryInfo& device = machine.devices[stage];
-    return device.n_bytes_free + device.n_bytes_used - plan.n_device_bytes(stage);
-  }
-};
 
 // "3-5, 9, 11-60"
 std::string ranges_text(const std::vector<int64_t>& numbers) {
@@ -110,93 +91,9 @@ std::string items_text(const std::vector<MemoryPlan::Item>& items, Place place) 
   return text;
 }
 
-std::string device_text(const Planned& planned, size_t i) {
-  const MemoryPlan& plan = planned.plan;
-  const StagePlan& stage = plan.stages[i];
-  int64_t n_experts = 0;
-  for (int64_t l = stage.first_layer; l < stage.first_layer + plan.n_model_layers(stage); ++l)
-    n_experts += planned.machine.weights.layers[static_cast<size_t>(l)].experts > 0 &&
-                 !plan.has_host_experts[static_cast<size_t>(l)];
-  const int64_t end = stage.first_layer + plan.n_model_layers(stage);
-  return format("GPU %zu: layers %lld-%lld%s, experts of %lld, %s taken, %s free\n", i,
-                as_ll(stage.first_layer), as_ll(end - 1),
-                end < stage.end_layer ? " and the block for drafts" : "", as_ll(n_experts),
-                human_bytes(plan.n_device_bytes(i)).c_str(), human_bytes(planned.n_free(i)).c_str()) +
-         items_text(plan.device_items(i), Place::device);
-}
-
-std::string host_text(const Planned& planned) {
-  const MemoryPlan& plan = planned.plan;
-  const std::string n_free = human_bytes(planned.n_host_free);
-  std::string text = format("host: experts of layers %s, %s taken, %s free\n",
-                            ranges_text(planned.host_expert_layers).c_str(),
-                            human_bytes(planned.n_host_bytes).c_str(), n_free.c_str());
-  if (!planned.machine.is_apart) {
-    text += item_line("the weights, where they lie", plan.n_weight_bytes);
-    if (planned.is_beyond_memory)
-      text += "    only " + n_free + " of them fit in memory; the rest is read from disk for every token\n";
-    text += items_text(plan.items(), Place::device);
-  }
-  return text + items_text(plan.items(), Place::host);
-}
-
-// The bytes that steps read: over the link decode reads at most the selected rows, prefill all host experts.
-std::string traffic_text(const Planned& planned, const ModelArgs& args) {
-  const MemoryPlan& plan = planned.plan;
-  std::string text = "a decode token reads";
-  for (size_t i = 0; planned.machine.is_apart && i < plan.stages.size(); ++i)
-    text += format(" %s on GPU %zu,", human_bytes(plan.stages[i].n_bytes_read).c_str(), i);
-  const uint64_t n_host = planned.machine.is_apart ? plan.n_host_bytes_read : plan.n_bytes_read();
-  text += format(" %s of weights in host memory", human_bytes(n_host).c_str());
-  if (plan.n_link_bytes_read > 0)
-    text += format(", of which %s go over the link", human_bytes(plan.n_link_bytes_read).c_str());
-  if (plan.cache.has_buffers() && planned.machine.is_apart)
-    text +=
-        format(", at most %s of rows over the link",
-               human_bytes(static_cast<uint64_t>(args.n_layers * args.topk() * plan.cache.layout.row_bytes()))
-                   .c_str());
-  text += "\n";
-  if (plan.n_host_expert_bytes > 0)
-    text += format("a prompt's step of %s tokens reads %s of experts over the link\n",
-                   with_thousands(plan.chunk).c_str(), human_bytes(plan.n_host_expert_bytes).c_str());
-  const auto n_bytes = static_cast<double>(plan.n_weight_bytes);
-  return text + format("loading %s: about %.0f s from a disk of %.0f GB/s, %.0f s from the page cache\n",
-                       human_bytes(plan.n_weight_bytes).c_str(), n_bytes / kDiskRate, kDiskRate / 1e9,
-                       n_bytes / kCachedRate);
-}
-
-std::string rates_text(const PlanSpeed& speed, const Planned& planned) {
-  const auto gb = [](double rate) { return with_thousands(std::llround(rate / 1e9)) + " GB/s"; };
-  std::string text = "    at these rates:";
-  if (const GpuKind* gpu = speed.gpu)
-    text += format(
-        " %s on %s%s and %.0f us a layer besides, %s over a link, prompts %s t/s where it has all layers;",
-        gb(speed.rates.bytes).c_str(), gpu->name, gpu->prompt_rate > 0 ? "" : " (never run)",
-        speed.rates.layer_seconds * 1e6, gb(speed.rates.link).c_str(),
-        with_thousands(std::llround(speed.rates.prompt)).c_str());
-  const std::string by =
-      planned.machine.host_rate ? "by --host-rate" : format("assumed of %d threads", planned.n_threads);
-  return text + format(" %s in host memory, %s; most weights are %s\n", gb(speed.host_bytes_rate).c_str(),
-                       by.c_str(), type_name(planned.machine.weights.format));
-}
-
-// The last lines: the expected speed, which is no promise, and the rates behind it.
-std::string speed_text(const Planned& planned) {
-  const std::optional<PlanSpeed>& speed = planned.speed;
-  if (planned.is_beyond_memory) return "expected speed: limited by the disk\n";
-  if (!speed) return "expected speed: not known, since no model of this shape was timed\n";
-  const int64_t context = planned.plan.cache.max_context;
-  std::string text = format("expected, not measured: %.*f t/s of an answer at %s tokens of context",
-                            speed->decode_rate < 9.5 ? 1 : 0, speed->decode_rate,
-                            with_thousands(std::min(kSpeedContext, context)).c_str());
-  if (speed->prompt_rate > 0)
-    text += format(", %s t/s of a prompt of %s",
-                   with_thousands(std::llround(speed->prompt_rate / 10) * 10).c_str(),
-                   with_thousands(std::min(kSpeedPrompt, context)).c_str());
-  text += "\n    a token takes";
-  if (speed->gpu) text += format(" %.1f ms on GPUs,", speed->gpu_seconds * 1e3);
-  text += format(" %.1f ms for weights in host memory\n", speed->host_seconds * 1e3);
-  return text + rates_text(*speed, planned);
+std::string decode_text(double rate) { return format("%.*f t/s of an answer", rate < 9.5 ? 1 : 0, rate); }
+std::string prompt_text(double rate) {
+  return with_thousands(std::llround(rate / 10) * 10) + " t/s of a prompt";
 }
 
 // "wide 40": the kernel of products in decode, and its width.
@@ -207,10 +104,9 @@ std::string decode_cell(TensorType type, int n_tokens, KernelFamily family) {
 }
 
 // The choices of choose.h for both kernel families, since a machine may have both.
-std::string kernels_text(const Planned& planned, const MeasuredModel& model) {
+std::string kernels_text(int64_t n_prompt, const MeasuredModel& model) {
   constexpr int kSteps[] = {1, 8, 33};
   const ModelArgs& args = model.args();
-  const int64_t n_prompt = planned.plan.chunk;
   std::string text = "kernels of products, and tokens that share their reading of the weights\n";
   text += format("    %-8s %-8s", "format", "family");
   for (const int n : kSteps) text += format(" %-16s", format("%d at a time", n).c_str());
@@ -237,156 +133,245 @@ std::string kernels_text(const Planned& planned, const MeasuredModel& model) {
   return text;
 }
 
-// Whether there are drafts, and why not.
-std::string drafts_text(const Planned& planned, const MeasuredModel& model) {
-  const CachePlan& cache = planned.plan.cache;
-  if (model.args().n_draft_layers == 0) return {};
-  if (cache.n_draft_layers == 0)
-    return "no drafts: with the block for them less else would fit, or experts lie in host memory\n";
-  const ModelBytes& bytes = planned.machine.weights;
-  return format("drafts: up to %lld guesses a step by layer %lld, the block for drafts, %s\n",
-                as_ll(cache.n_guesses), as_ll(cache.n_layers - 1),
-                decimal_size(bytes.layers.back().core + bytes.draft).c_str());
-}
-
-std::string plan_text(const Planned& planned, const MeasuredModel& model) {
-  const MemoryPlan& plan = planned.plan;
-  std::string text = format(
-      "model: %s, %s; machine: %s\ncontext %s tokens, prefill in steps of %s tokens, backend %s\n",
-      model.name().c_str(), decimal_size(plan.n_weight_bytes).c_str(), planned.machine_name.c_str(),
-      with_thousands(plan.cache.max_context).c_str(), with_thousands(plan.chunk).c_str(), planned.backend);
-  text += plan.cache.has_buffers()
-              ? format("top-k buffers of %s rows\n", with_thousands(plan.cache.buffer_rows).c_str())
-              : "every latent row is resident, no top-k buffers\n";
-  text += drafts_text(planned, model);
-  if (plan.is_team)
-    text += format(
-        "a team of %lld GPUs: each has its share of the rows of experts, MLPs and head, and the "
-        "rest whole; for a token they exchange %lld times\n",
-        as_ll(plan.n_members()), as_ll(plan.n_exchanges()));
-  for (size_t i = 0; planned.machine.is_apart && i < plan.stages.size(); ++i) text += device_text(planned, i);
-  text += host_text(planned) + traffic_text(planned, model.args());
-  if (const uint64_t n_unused = model.n_bytes_unused(planned.machine.weights); n_unused > 0)
-    text += format("in the file and not used: %s\n", human_bytes(n_unused).c_str());
-  return text + speed_text(planned);
-}
-
-Json to_json(const std::optional<PlanSpeed>& speed) {
-  if (!speed) return nullptr;
-  return {{"decode_tokens_per_second", speed->decode_rate},
-          {"prefill_tokens_per_second", speed->prompt_rate > 0 ? Json(speed->prompt_rate) : Json(nullptr)},
-          {"gpu_seconds", speed->gpu_seconds},
-          {"host_seconds", speed->host_seconds}};
-}
-
-Json to_json(const Planned& planned, const MeasuredModel& model) {
-  const MemoryPlan& plan = planned.plan;
-  const bool is_apart = planned.machine.is_apart;
-  Json devices = Json::array();
-  for (size_t i = 0; is_apart && i < plan.stages.size(); ++i)
-    devices.push_back({{"first_layer", plan.stages[i].first_layer},
-                       {"last_layer", plan.stages[i].end_layer - 1},
-                       {"n_bytes", plan.n_device_bytes(i)},
-                       {"n_bytes_free", planned.n_free(i)},
-                       {"n_bytes_read", plan.stages[i].n_bytes_read}});
-  Json json{{"fits", true},
-            {"model", sanitize_utf8(model.name())},
-            {"machine", planned.machine_name},
-            {"expected", to_json(planned.speed)},
-            {"devices", devices},
-            {"split", plan.is_team ? "rows" : "layers"},
-            {"exchanges", plan.n_exchanges()},
-            {"host",
-             {{"expert_layers", planned.host_expert_layers},
-              {"n_bytes", planned.n_host_bytes},
-              {"n_bytes_free", planned.n_host_free}}},
-            {"decode_bytes",
-             {{"devices", is_apart ? plan.n_device_bytes_read() : 0},
-              {"host", is_apart ? plan.n_host_bytes_read : plan.n_bytes_read()},
-              {"link", plan.n_link_bytes_read}}},
-            {"backend", planned.backend},
-            {"context", plan.cache.max_context},
-            {"chunk", plan.chunk},
-            {"layers", plan.cache.n_layers},
-            {"draft_layers", plan.cache.n_draft_layers},
-            {"guesses", plan.cache.n_guesses},
-            {"topk_buffer_rows", plan.cache.buffer_rows},
-            {"skipped_bytes", model.n_bytes_unused(planned.machine.weights)}};
-  for (const MemoryPlan::Item& item : plan.items()) json[item.key] = item.n_bytes;
-  json["weight_bytes"] = plan.n_weight_bytes;
-  json["device_bytes"] = plan.n_bytes(Place::device);
-  json["host_bytes"] = plan.n_bytes(Place::host);
-  return json;
-}
-
-// Sets the fields that follow from plan and machine.
-void conclude(Planned& planned, const ModelArgs& args) {
-  const MemoryPlan& plan = planned.plan;
-  const Machine& machine = planned.machine;
-  for (size_t l = 0; l < plan.has_host_experts.size(); ++l)
-    if (plan.has_host_experts[l] || (!machine.is_apart && machine.weights.layers[l].experts > 0))
-      planned.host_expert_layers.push_back(static_cast<int64_t>(l));
-  planned.n_host_bytes = plan.n_bytes(Place::host);
-  if (!machine.is_apart) planned.n_host_bytes += plan.n_bytes(Place::device);
-  const uint64_t n_taken = planned.n_host_bytes - plan.n_host_scratch_bytes;
-  planned.n_host_free = machine.host.n_bytes_free - std::min(machine.host.n_bytes_free, n_taken);
-  planned.is_beyond_memory =
-      !machine.is_apart && planned.is_mapped && plan.n_weight_bytes > planned.n_host_free;
-  if (!machine.is_apart) planned.n_host_bytes += plan.n_weight_bytes;
-  if (!planned.is_beyond_memory)
-    planned.speed = expected_speed(args, plan, machine, planned.n_threads,
-                                   std::min(kSpeedPrompt, plan.cache.max_context));
-}
-
-Planned plan_for(const MeasuredModel& model, const Options& options) {
-  Planned planned;
-  if (options.imagined) {
-    planned.machine = machine_of(*options.imagined, model.bytes(), options.engine);
-    planned.machine_name = options.imagined->name;
-    planned.backend = options.imagined->gpus.empty() ? "cpu" : "cuda";
-    planned.n_threads = threads_of(options.engine);
-  } else {
-    const Backends backends =
-        make_backends(options.engine, suffice_for(model.args(), model.bytes(), options.engine));
-    planned.machine = machine_of(backends, model.bytes());
-    for (size_t i = 0; i < backends.size(); ++i)
-      planned.machine.gpus.push_back(
-          &gpu_like(backends[i]->device_name(), planned.machine.devices[i].n_bytes_total));
-    planned.is_mapped = true;
-    planned.backend = backends.front()->works_in_host_memory() ? "cpu" : "cuda";
-    planned.n_threads = WorkerPool(options.engine.n_threads).n_threads();
+// The plan as lines for people and fields for programs, which are made together.
+class PlanReport {
+ public:
+  PlanReport(const MeasuredModel& model, const Options& options) : model_(model) {
+    find_machine(options);
+    if (options.host_rate) machine_.host_rate = *options.host_rate * 1e9;
+    plan_ = make_plan(model.args(), options.engine, machine_);
+    if (plan_.cache.n_draft_layers == 0) machine_.weights = without_draft(machine_.weights);
+    add_head();
+    for (size_t i = 0; machine_.is_apart && i < plan_.stages.size(); ++i) add_device(i);
+    add_host();
+    add_traffic();
+    add_speed();
+    if (options.verbose && machine_.is_apart) text_ += kernels_text(plan_.chunk, model);
   }
-  if (options.host_rate) planned.machine.host_rate = *options.host_rate * 1e9;
-  const ModelArgs args = with_suitable_draft(model.args(), options.engine, planned.machine);
-  if (args.n_draft_layers == 0) planned.machine.weights = without_draft(planned.machine.weights);
-  planned.plan = make_plan(args, options.engine, planned.machine);
-  conclude(planned, args);
-  return planned;
-}
 
-// For a model that the described machine cannot hold: the largest mix of the same model that it can. Empty:
-// none, or the model is another.
-std::string fitting_mix(const MeasuredModel& model, const Options& options) {
+  const std::string& text() const { return text_; }
+  const Json& json() const { return json_; }
+
+ private:
+  void add(const std::string& line, const Json& fields = Json::object()) {
+    text_ += line;
+    json_.update(fields);
+  }
+
+  void find_machine(const Options& options) {
+    if (options.imagined) {
+      machine_ = machine_of(*options.imagined, model_.bytes(), options.engine);
+      machine_name_ = options.imagined->name;
+    } else {
+      machine_ = model_.machine(options.engine);
+    }
+    is_mapped_ = !options.imagined;
+  }
+
+  void add_head() {
+    const CachePlan& cache = plan_.cache;
+    const char* backend = machine_.is_apart ? "cuda" : "cpu";
+    add(format("model: %s, %s; machine: %s\ncontext %s tokens, prefill in steps of %s tokens, backend %s\n",
+               model_.name().c_str(), decimal_size(plan_.n_weight_bytes).c_str(), machine_name_.c_str(),
+               with_thousands(cache.max_context).c_str(), with_thousands(plan_.chunk).c_str(), backend),
+        {{"model", sanitize_utf8(model_.name())},
+         {"machine", machine_name_},
+         {"backend", backend},
+         {"context", cache.max_context},
+         {"chunk", plan_.chunk}});
+    add(cache.has_buffers() ? format("top-k buffers of %s rows\n", with_thousands(cache.buffer_rows).c_str())
+                            : "every latent row is resident, no top-k buffers\n",
+        {{"topk_buffer_rows", cache.buffer_rows}});
+    add(drafts_line(),
+        {{"layers", cache.n_layers}, {"draft_layers", cache.n_draft_layers}, {"guesses", cache.n_guesses}});
+    add(plan_.is_team
+            ? format("a team of %lld GPUs: each has its share of the rows of experts, MLPs and head, and "
+                     "the rest whole; for a token they exchange %lld times\n",
+                     as_ll(plan_.n_members()), as_ll(plan_.n_exchanges()))
+            : "",
+        {{"split", plan_.is_team ? "rows" : "layers"},
+         {"exchanges", plan_.n_exchanges()},
+         {"devices", Json::array()}});
+    for (const MemoryPlan::Item& item : plan_.items()) json_[item.key] = item.n_bytes;
+    json_["weight_bytes"] = plan_.n_weight_bytes;
+    json_["device_bytes"] = plan_.n_bytes(Place::device);
+    json_["host_bytes"] = plan_.n_bytes(Place::host);
+  }
+
+  // Whether there are drafts, and why not.
+  std::string drafts_line() const {
+    const CachePlan& cache = plan_.cache;
+    if (model_.args().n_draft_layers == 0) return {};
+    if (cache.n_draft_layers == 0)
+      return "no drafts: with the block for them less else would fit, or experts lie in host memory\n";
+    const ModelBytes& bytes = machine_.weights;
+    return format("drafts: up to %lld guesses a step by layer %lld, the block for drafts, %s\n",
+                  as_ll(cache.n_guesses), as_ll(cache.n_layers - 1),
+                  decimal_size(bytes.layers.back().core + bytes.draft).c_str());
+  }
+
+  void add_device(size_t i) {
+    const StagePlan& stage = plan_.stages[i];
+    const MemoryInfo& device = machine_.devices[i];
+    const uint64_t n_bytes = plan_.n_device_bytes(i),
+                   n_free = device.n_bytes_free + device.n_bytes_used - n_bytes;
+    const int64_t end = stage.first_layer + plan_.n_model_layers(stage);
+    int64_t n_experts = 0;
+    for (auto l = static_cast<size_t>(stage.first_layer); l < static_cast<size_t>(end); ++l)
+      n_experts += machine_.weights.layers[l].experts > 0 && !plan_.has_host_experts[l];
+    add(format("GPU %zu: layers %lld-%lld%s, experts of %lld, %s taken, %s free\n", i,
+               as_ll(stage.first_layer), as_ll(end - 1),
+               end < stage.end_layer ? " and the block for drafts" : "", as_ll(n_experts),
+               human_bytes(n_bytes).c_str(), human_bytes(n_free).c_str()) +
+        items_text(plan_.device_items(i), Place::device));
+    json_["devices"].push_back({{"first_layer", stage.first_layer},
+                                {"last_layer", stage.end_layer - 1},
+                                {"n_bytes", n_bytes},
+                                {"n_bytes_free", n_free},
+                                {"n_bytes_read", stage.n_bytes_read}});
+  }
+
+  // On a machine without GPUs the device's items count as the host's, and weights that it cannot hold are
+  // read from the disk for each token.
+  void add_host() {
+    const bool is_apart = machine_.is_apart;
+    std::vector<int64_t> layers;  // whose experts lie in host memory
+    for (size_t l = 0; l < plan_.has_host_experts.size(); ++l)
+      if (plan_.has_host_experts[l] || (!is_apart && machine_.weights.layers[l].experts > 0))
+        layers.push_back(static_cast<int64_t>(l));
+    uint64_t n_bytes = plan_.n_bytes(Place::host) + (is_apart ? 0 : plan_.n_bytes(Place::device));
+    const uint64_t n_free = less_bytes(machine_.host.n_bytes_free, n_bytes - plan_.n_host_scratch_bytes);
+    is_beyond_memory_ = !is_apart && is_mapped_ && plan_.n_weight_bytes > n_free;
+    if (!is_apart) n_bytes += plan_.n_weight_bytes;
+    std::string text = format("host: experts of layers %s, %s taken, %s free\n", ranges_text(layers).c_str(),
+                              human_bytes(n_bytes).c_str(), human_bytes(n_free).c_str());
+    if (!is_apart) text += item_line("the weights, where they lie", plan_.n_weight_bytes);
+    if (is_beyond_memory_)
+      text += "    only " + human_bytes(n_free) +
+              " of them fit in memory; the rest is read from disk for every token\n";
+    if (!is_apart) text += items_text(plan_.items(), Place::device);
+    add(text + items_text(plan_.items(), Place::host),
+        {{"host", {{"expert_layers", layers}, {"n_bytes", n_bytes}, {"n_bytes_free", n_free}}}});
+  }
+
+  // The bytes that steps read: over the link decode reads at most the selected rows, prefill all host
+  // experts.
+  void add_traffic() {
+    const bool is_apart = machine_.is_apart;
+    const uint64_t n_host = is_apart ? plan_.n_host_bytes_read : plan_.n_bytes_read();
+    std::string text = "a decode token reads";
+    for (size_t i = 0; is_apart && i < plan_.stages.size(); ++i)
+      text += format(" %s on GPU %zu,", human_bytes(plan_.stages[i].n_bytes_read).c_str(), i);
+    text += format(" %s of weights in host memory", human_bytes(n_host).c_str());
+    if (plan_.n_link_bytes_read > 0)
+      text += format(", of which %s go over the link", human_bytes(plan_.n_link_bytes_read).c_str());
+    const int64_t n_rows = model_.args().n_layers * model_.args().topk();
+    if (plan_.cache.has_buffers() && is_apart)
+      text += format(", at most %s of rows over the link",
+                     human_bytes(static_cast<uint64_t>(n_rows * plan_.cache.layout.row_bytes())).c_str());
+    add(text + "\n", {{"decode_bytes",
+                       {{"devices", is_apart ? plan_.n_device_bytes_read() : 0},
+                        {"host", n_host},
+                        {"link", plan_.n_link_bytes_read}}}});
+    if (plan_.n_host_expert_bytes > 0)
+      add(format("a prompt's step of %s tokens reads %s of experts over the link\n",
+                 with_thousands(plan_.chunk).c_str(), human_bytes(plan_.n_host_expert_bytes).c_str()));
+    const auto n_bytes = static_cast<double>(plan_.n_weight_bytes);
+    add(format("loading %s: about %.0f s from a disk of %.0f GB/s, %.0f s from the page cache\n",
+               human_bytes(plan_.n_weight_bytes).c_str(), n_bytes / kDiskRate, kDiskRate / 1e9,
+               n_bytes / kCachedRate));
+    const uint64_t n_unused = model_.n_bytes_unused(machine_.weights);
+    add(n_unused > 0 ? format("in the file and not used: %s\n", human_bytes(n_unused).c_str()) : "",
+        {{"skipped_bytes", n_unused}});
+  }
+
+  // The last lines: the expected speed, which is no promise, and the rates behind it; and what else there was
+  // to choose.
+  void add_speed() {
+    json_["expected"] = json_["runner_up"] = nullptr;
+    if (is_beyond_memory_) return add("expected speed: limited by the disk\n");
+    const int64_t context = plan_.cache.max_context, n_prompt = std::min(kSpeedPrompt, context);
+    const auto speed = expected_speed(model_.args(), plan_, machine_, n_prompt);
+    if (!speed) return add("expected speed: not known, since no model of this shape was timed\n");
+    std::string text =
+        format("expected, not measured: %s at %s tokens of context", decode_text(speed->decode_rate).c_str(),
+               with_thousands(std::min(kSpeedContext, context)).c_str());
+    if (speed->prompt_rate > 0)
+      text += ", " + prompt_text(speed->prompt_rate) + " of " + with_thousands(n_prompt);
+    text += "\n    a token takes";
+    if (speed->gpu) text += format(" %.1f ms on GPUs,", speed->gpu_seconds * 1e3);
+    text += format(" %.1f ms for weights in host memory\n", speed->host_seconds * 1e3);
+    add(text + rates_text(*speed),
+        {{"expected",
+          {{"decode_tokens_per_second", speed->decode_rate},
+           {"prefill_tokens_per_second", speed->prompt_rate > 0 ? Json(speed->prompt_rate) : Json(nullptr)},
+           {"gpu_seconds", speed->gpu_seconds},
+           {"host_seconds", speed->host_seconds}}}});
+    if (plan_.runner_up) add_runner_up(*plan_.runner_up);
+  }
+
+  std::string rates_text(const PlanSpeed& speed) const {
+    const auto gb = [](double rate) { return with_thousands(std::llround(rate / 1e9)) + " GB/s"; };
+    std::string text = "    at these rates:";
+    if (const GpuKind* gpu = speed.gpu)
+      text += format(
+          " %s on %s%s and %.0f us a layer besides, %s over a link, prompts %s t/s where it has all layers;",
+          gb(speed.rates.bytes).c_str(), gpu->name, gpu->prompt_rate > 0 ? "" : " (never run)",
+          speed.rates.layer_seconds * 1e6, gb(speed.rates.link).c_str(),
+          with_thousands(std::llround(speed.rates.prompt)).c_str());
+    const std::string by =
+        machine_.host_rate ? "by --host-rate" : format("assumed of %d threads", machine_.n_threads);
+    return text + format(" %s in host memory, %s; most weights are %s\n", gb(speed.host_bytes_rate).c_str(),
+                         by.c_str(), type_name(machine_.weights.format));
+  }
+
+  void add_runner_up(const MemoryPlan::Other& other) {
+    const char* split = other.is_team ? "rows" : "layers";
+    add(format("    next best: %s on %zu of the GPUs, %s, %s, context %s tokens\n", split, other.n_devices,
+               decode_text(other.decode_rate).c_str(), prompt_text(other.prompt_rate).c_str(),
+               with_thousands(other.max_context).c_str()),
+        {{"runner_up",
+          {{"gpus", other.n_devices},
+           {"split", split},
+           {"context", other.max_context},
+           {"decode_tokens_per_second", other.decode_rate},
+           {"prefill_tokens_per_second", other.prompt_rate}}}});
+  }
+
+  const MeasuredModel& model_;
+  Machine machine_;
+  MemoryPlan plan_;
+  std::string machine_name_ = "this one";
+  bool is_mapped_ = false;         // the weights are a mapped file, which need not fit in free host memory
+  bool is_beyond_memory_ = false;  // so they are read from the disk for each token
+  std::string text_;
+  Json json_{{"fits", true}};
+};
+
+// What helps a model that the described machine cannot hold: the largest mix of the same model that it can.
+std::string hint_for(const MeasuredModel& model, const Options& options, const Error& error) {
   const ModelArgs& args = model.args();
-  if (!options.imagined || !has_known_speed(args)) return {};
-  uint64_t n_room = options.imagined->host;
-  for (const uint64_t n_bytes : options.imagined->gpus) n_room += n_bytes;
-  std::vector<std::pair<uint64_t, std::string>> smaller;
-  for (const std::string& name : mix_names()) {
-    const uint64_t n_bytes = total_bytes(model_bytes(args, {.mix = find_mix(name)}));
-    if (n_bytes < std::min(n_room, total_bytes(model.bytes()))) smaller.emplace_back(n_bytes, name);
-  }
-  std::ranges::sort(smaller, std::greater());
-  for (const auto& [n_bytes, name] : smaller) {
+  if (!has_known_speed(args)) return error.hint();
+  std::vector<std::pair<uint64_t, std::string>> mixes;
+  for (const std::string& name : mix_names())
+    mixes.emplace_back(total_bytes(model_bytes(args, {.mix = find_mix(name)})), name);
+  std::ranges::sort(mixes, std::greater());
+  const uint64_t n_room =
+      std::reduce(options.imagined->gpus.begin(), options.imagined->gpus.end(), options.imagined->host);
+  for (const auto& [n_bytes, name] : mixes) {
+    if (n_bytes >= std::min(n_room, total_bytes(model.bytes()))) continue;
     const ModelBytes bytes = model_bytes(args, {.mix = find_mix(name)});
-    const auto plan = if_it_fits([&] {
-      return make_plan(args, options.engine, machine_of(*options.imagined, bytes, options.engine));
-    });
-    if (plan)
+    if (if_it_fits([&] {
+          return make_plan(args, options.engine, machine_of(*options.imagined, bytes, options.engine));
+        }))
       return format("the largest type that fits is %s, %s (--type %s)", name.c_str(),
                     decimal_size(n_bytes).c_str(), name.c_str());
   }
-  return {};
+  const std::string none = format("no type fits: the smallest, %s, has %s", mixes.back().second.c_str(),
+                                  decimal_size(mixes.back().first).c_str());
+  const bool is_bound =
+      std::ranges::any_of(kBounds, [&](const char* flag) { return options.given.contains(flag); });
+  return none + (is_bound && !error.hint().empty() ? "; " + error.hint() : "");
 }
 
 }  // namespace
@@ -394,14 +379,12 @@ std::string fitting_mix(const MeasuredModel& model, const Options& options) {
 int inspect_plan(const Options& options) {
   const MeasuredModel model(options);
   try {
-    const Planned planned = plan_for(model, options);
-    const bool wants_kernels = options.verbose && planned.machine.is_apart;
-    const std::string kernels = wants_kernels ? kernels_text(planned, model) : "";
-    write_out(options.json ? to_json(planned, model).dump() + "\n" : plan_text(planned, model) + kernels);
+    const PlanReport report(model, options);
+    write_out(options.json ? report.json().dump() + "\n" : report.text());
     return 0;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::memory) throw;
-    const std::string mix = fitting_mix(model, options), hint = mix.empty() ? error.hint() : mix;
+    const std::string hint = options.imagined ? hint_for(model, options, error) : error.hint();
     if (!options.json) throw Error(error.kind(), error.what(), hint);
     write_out(Json{{"fits", false}, {"reason", error.what()}, {"hint", hint}}.dump() + "\n");
     return exit_code(error.kind());

@@ -245,7 +245,7 @@ std::set<TensorType> MeasuredModel::formats() const {
 }
 
 Machine MeasuredModel::machine(const EngineOptions& options) const {
-  return machine_of(make_backends(options, suffice_for(args_, bytes_, options)), bytes_);
+  return machine_of(make_backends(options, suffice_for(args_, bytes_, options)), bytes_, options);
 }
 
 std::unique_ptr<Engine> MeasuredModel::open(const EngineOptions& options) const {
