@@ -307,9 +307,10 @@ BOOST_AUTO_TEST_CASE(commands_by_their_words) {
 BOOST_AUTO_TEST_CASE(what_bench_measures) {
   const Options none = parse_options(Command::bench, {});
   BOOST_TEST((none.bench.contexts.empty() && !none.bench.is_synthetic && none.bench.locality == Locality{}));
-  const Options some = parse_options(
-      Command::bench, {"--synthetic", "--layers", "4", "--dense=0", "--contexts", "64,0,8", "--type", "q6_k",
-                       "--head-type", "F16", "--decode", "3", "--locality", "0.5", "--topk-buffer", "full"});
+  const Options some =
+      parse_options(Command::bench, {"--synthetic", "--layers", "4", "--dense=0", "--contexts", "64,0,8",
+                                     "--type", "q6_k-pure", "--head-type", "F16", "--decode", "3",
+                                     "--locality", "0.5", "--topk-buffer", "full"});
   BOOST_TEST((some.bench.is_synthetic && some.bench.n_layers == 4 && some.bench.n_dense == 0));
   BOOST_TEST(some.bench.contexts == (std::vector<int64_t>{0, 8, 64}), boost::test_tools::per_element());
   BOOST_TEST((some.bench.types.matrices == TensorType::q6_k && some.bench.types.heads == TensorType::f16));
@@ -320,6 +321,35 @@ BOOST_AUTO_TEST_CASE(what_bench_measures) {
         Words{"--type", "Q4"}, Words{"--locality", "1.1"}, Words{"--decode", "0"}, Words{"--dense", "7"},
         Words{"--synthetic", "-m", "x"}})
     BOOST_TEST(!complaint(Command::bench, words).empty(), "no complaint about " << words[0]);
+}
+
+// A mix by llama-quantize's name; one format by a plain format's, or behind -pure. Both commands read it
+// alike.
+BOOST_AUTO_TEST_CASE(a_type_means_the_same_to_a_bench_and_a_plan) {
+  for (const Command command : {Command::bench, Command::bench_batch, Command::inspect_plan}) {
+    const auto types = [&](const char* name) {
+      const BenchOptions bench = parse_options(command, {"--type", name}).bench;
+      BOOST_TEST(bench.is_synthetic);
+      return bench.types;
+    };
+    BOOST_TEST(types("q2_k").mix == find_mix("Q2_K"));
+    BOOST_TEST((!types("Q2_K-pure").mix && types("Q2_K-pure").matrices == TensorType::q2_k));
+    BOOST_TEST((!types("Q4_K").mix && types("Q4_K").matrices == TensorType::q4_k));
+    BOOST_TEST(
+        contains(complaint(command, {"--type", "Q9"}), "one format for all matrices (Q2_K-pure) or a mix"));
+  }
+  BOOST_TEST(parse_options(Command::inspect_plan, {}).bench.types.mix == find_mix("Q4_K_M"));
+  BOOST_TEST(contains(complaint(Command::bench, {"--type", "Q2_K", "--head-type", "Q4_K"}), "--head-type"));
+  BOOST_TEST(contains(complaint(Command::bench, {"--layers", "4"}), "--synthetic"));
+}
+
+// Who leaves the unit out does not mean bytes.
+BOOST_AUTO_TEST_CASE(a_size_has_a_unit) {
+  for (const char* flag : {"--host-mem", "--gpu-mem", "--cache-size"}) {
+    BOOST_TEST(contains(complaint(Command::run, {flag, "24"}), "takes a size such as 512M or 40G"));
+    BOOST_TEST(complaint(Command::run, {flag, "1048576"}).empty());
+  }
+  BOOST_TEST(run_options({"--cache-size", "0"}).cache.max_bytes.value() == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(what_bench_batch_measures) {

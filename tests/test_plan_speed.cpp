@@ -95,12 +95,12 @@ BOOST_AUTO_TEST_CASE(reckoned_speeds_of_many_sequences_are_those_measured_within
   const ModelArgs args = full_size_args(18, 3);
   const SyntheticTypes types{.matrices = TensorType::q2_k};
   for (const Measured& row :
-       {Measured{1, layers, 1, 346}, Measured{1, layers, 8, 726}, Measured{1, layers, 16, 887},
+       {Measured{1, layers, 1, 346},   Measured{1, layers, 8, 726},    Measured{1, layers, 16, 887},
         Measured{1, layers, 64, 1772}, Measured{1, layers, 128, 2698}, Measured{2, rows, 1, 396},
-        Measured{2, rows, 8, 1081}, Measured{2, rows, 16, 1475}, Measured{2, rows, 64, 3046},
-        Measured{2, rows, 128, 4796}, Measured{4, rows, 1, 479}, Measured{4, rows, 8, 1484},
-        Measured{4, rows, 16, 2182}, Measured{4, rows, 64, 4730}, Measured{4, rows, 128, 7658},
-        Measured{2, layers, 1, 340}, Measured{2, layers, 8, 1402}, Measured{2, layers, 16, 1467},
+        Measured{2, rows, 8, 1081},    Measured{2, rows, 16, 1475},    Measured{2, rows, 64, 3046},
+        Measured{2, rows, 128, 4796},  Measured{4, rows, 1, 479},      Measured{4, rows, 8, 1484},
+        Measured{4, rows, 16, 2182},   Measured{4, rows, 64, 4730},    Measured{4, rows, 128, 7658},
+        Measured{2, layers, 1, 340},   Measured{2, layers, 8, 1402},   Measured{2, layers, 16, 1467},
         Measured{2, layers, 64, 2453}, Measured{2, layers, 128, 3554}}) {
     Machine machine = with_gpus(row.n_gpus, "H100", 240 * kGiB, types);
     machine.weights = model_bytes(args, types), machine.can_team = true;
