@@ -190,7 +190,7 @@ struct SequenceTokens {
 };
 
 // What the claims of a sequence's n newest positions take, one after the other (claim_newest() of
-// src/context/topk_buffer). own[j]: in: where position j lies already, or -1; out: what its claim takes: the
+// src/backend/topk_buffer). own[j]: in: where position j lies already, or -1; out: what its claim takes: the
 // same, unless an earlier claim took it; else the first in `order` that is left. `order` has the first n
 // victims.
 DSV32_DEVICE void claim_in_turn(int n, const int (&order)[kMostSequenceTokens],

@@ -1,7 +1,7 @@
 // Finds the slot of each selected row: the slot of its position, or a slot of the top-k buffer. For few
 // sequences the same kernel also fetches the missing rows.
 //
-// The policy is that of src/context/topk_buffer, claim_newest() and resolve() in one, on the same arrays.
+// The policy is that of src/backend/topk_buffer, claim_newest() and resolve() in one, on the same arrays.
 // Work that does not depend on the selection runs while positions are still being selected: only this kernel
 // writes the buffer's state (dependent.cuh), so each block reads it into a hash table before it waits. Then
 // all selected positions are looked up at once. A miss starts its row's copy over the link; victims are

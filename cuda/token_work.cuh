@@ -50,7 +50,7 @@ __device__ inline void copy_row(const uint8_t* from, uint8_t* to, int64_t n_byte
 }
 
 // The slot that a token's position claims in its sequence's buffer, after the sequence's tokens before it, as
-// in claim_newest() of src/context/topk_buffer. Called by all threads of the block, before the wait: it reads
+// in claim_newest() of src/backend/topk_buffer. Called by all threads of the block, before the wait: it reads
 // only the output of this layer's resolve() of the step before.
 __device__ inline int find_newest_slot(const StepTokens& step, const CacheView& cache, int64_t t) {
   constexpr int kItems = 8;  // loads of a thread in flight together

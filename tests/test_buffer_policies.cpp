@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "context/topk_buffer.h"
+#include "backend/topk_buffer.h"
 #include "gguf/gguf.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "context/topk_buffer.h"
+#include "backend/topk_buffer.h"
 
 using namespace dsv32;
 

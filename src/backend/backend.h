@@ -23,7 +23,7 @@
 #include "backend/matrix.h"
 #include "backend/sampling.h"
 #include "backend/team.h"
-#include "context/topk_buffer.h"
+#include "backend/topk_buffer.h"
 
 namespace dsv32 {
 
@@ -286,7 +286,7 @@ struct SelectTopk {
   int64_t n_together = 1;         // positions of a score; a divisor of topk
 };
 
-// Finds where each selected row is read from. For a sequence with a buffer the LRU of context/topk_buffer
+// Finds where each selected row is read from. For a sequence with a buffer the LRU of backend/topk_buffer
 // decides, and the misses are listed for FetchLatents: first the positions of all its tokens claim slots, in
 // order, then its tokens' selections are resolved one after the other. A buffer has slots for the claims and
 // for all of these selections, so that no row of the step is a victim.

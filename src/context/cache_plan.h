@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "backend/cache_layout.h"
-#include "context/topk_buffer.h"
+#include "backend/topk_buffer.h"
 
 namespace dsv32 {
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/topk_buffer.h"
 #include "context/cache_plan.h"
 #include "context/cached_sequence.h"
-#include "context/topk_buffer.h"
 
 namespace dsv32 {
 

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <numeric>
 
-#include "context/topk_buffer.h"
+#include "backend/topk_buffer.h"
 #include "cuda/kernels.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/kept_tokens.h"

@@ -1,9 +1,8 @@
 # Checks that includes point one way: base <- gguf <- backend <- weights <- context <- {prefix, model} <- engine <- cli <-
 # main.cpp; prefix and model do not include each other. text includes gguf, constrain includes text. cuda includes base, the format
-# structs and backend.h. context/topk_buffer includes only base (plain policy, no backend), so that a backend may use it too. No file
-# in src includes a CUDA header; only engine includes the factory of cuda/. The rooms of cli have an order too: terminal <-
-# options <- warm <- chat <- batch <- inspect <- main.cpp. All output goes through cli/terminal/streams, which checks that
-# it arrived.
+# structs and backend.h. No file in src includes a CUDA header; only engine includes the factory of cuda/. The rooms of cli have an
+# order too: terminal <- options <- warm <- chat <- batch <- inspect <- main.cpp. All output goes through cli/terminal/streams,
+# which checks that it arrived.
 BEGIN {
     n = split("base gguf text constrain backend weights context prefix model engine cli/terminal cli/options cli/warm cli/chat " \
               "cli/batch cli/inspect main", order, " ")
@@ -18,7 +17,6 @@ BEGIN {
 function folder_of(path) {
     sub(/^\.\//, "", path)
     sub(/^src\//, "", path)
-    if (path ~ /^context\/topk_buffer\./) return "base"
     if (path ~ /^main\.cpp$/) return "main"
     if (path ~ /^cli\/[a-z]+\//) return "cli/" room_of(path)
     sub(/\/.*/, "", path)

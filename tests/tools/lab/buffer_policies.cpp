@@ -5,7 +5,7 @@
 #include <iterator>
 #include <limits>
 
-#include "context/topk_buffer.h"
+#include "backend/topk_buffer.h"
 
 namespace dsv32 {
 namespace {

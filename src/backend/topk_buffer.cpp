@@ -1,4 +1,4 @@
-#include "context/topk_buffer.h"
+#include "backend/topk_buffer.h"
 
 #include <algorithm>
 #include <cassert>
