@@ -38,10 +38,7 @@ int run_command_of(const Options& options) {
     case Command::cache_clear:
     case Command::cache_path: return cache_command(options);
     case Command::talks_list:
-    case Command::talks_show:
-    case Command::talks_rename:
-    case Command::talks_delete:
-    case Command::talks_export: return talks_command(options);
+    case Command::talks_delete: return talks_command(options);
     case Command::bench: return bench_model_command(options);
     case Command::bench_batch: return bench_batch_command(options);
     case Command::config: return config_command(options);

@@ -428,7 +428,6 @@ BOOST_AUTO_TEST_CASE(commands) {
   BOOST_TEST(contains(chat.say("/system Be brief."), "Be brief."));
   BOOST_TEST(contains(chat.say("/retry"), "there is no answer yet"));
   BOOST_TEST(contains(chat.say("/undo"), "nothing to take back"));
-  BOOST_TEST(contains(chat.say("/copy"), "there is no answer yet"));
   BOOST_TEST(contains(chat.say("/file absent"), "absent is no file"));
   for (const char* slip : {"/exti", "/clera", "/undp", "/quti", "/retri", "/byee"}) {
     const std::string said = chat.say(slip);
@@ -450,12 +449,6 @@ BOOST_AUTO_TEST_CASE(commands) {
       "/slash"};
   BOOST_TEST(home.questions() == expected, boost::test_tools::per_element());
   BOOST_TEST(talks[0].messages[0].content == "Be brief.");
-  const std::string tokens = chat.say("/tokens");
-  BOOST_TEST(count(tokens, "  you     ") == 3u, tokens);
-  BOOST_TEST(contains(tokens, "system  Be brief."));
-  BOOST_TEST(contains(tokens, "of 32,768 tokens of context"));
-  chat.say("/copy");
-  BOOST_TEST(chat.screen().command().starts_with("52;c;"));
   BOOST_TEST(contains(chat.say("/undo"), "taken back: /slash"));
   BOOST_TEST(home.questions().size() == 2u);
   chat.say("/set n 5");

@@ -1004,29 +1004,17 @@ terminal_cases() {
   check "talks list: a damaged one too" grep -aqE '^damaged +cannot read the talk damaged from .*it is damaged' out
   expect "talks list as JSON" 0 talks list --json
   check "talks list as JSON: a line for each" test "$(wc -l <out)" = "$(find $talks -name '*.json' | wc -l)"
-  expect "talks show" 0 talks show piped
-  check "talks show: what was said" grep -aqx "the second question" out
-  expect "talks export" 0 talks export piped
-  check "talks export: Markdown" test "$(grep -ac '^## user$' out)" = 3
-  expect "talks export as JSON" 0 talks export --json piped
-  check "talks export as JSON: one line" lines out 1
-  check "talks export as JSON: messages" grep -aq '^{"messages":\[{"role":"user","content":"the first question"},{"role":"assistant",' out
-  expect "talks rename" 0 talks rename piped renamed
-  check "talks rename: it is there" has $talks/renamed.json "the third question"
-  check "talks rename: and no longer here" test ! -e $talks/piped.json -a ! -e $talks/.piped.lock
-  expect "talks rename: over another" 2 talks rename renamed both
-  flock -o $talks/.renamed.lock sleep 20 &
+  flock -o $talks/.piped.lock sleep 20 &
   holder=$!
-  while flock -n $talks/.renamed.lock true; do sleep 0.1; done
-  expect "talks delete: one that is held" 2 talks delete renamed
+  while flock -n $talks/.piped.lock true; do sleep 0.1; done
+  expect "talks delete: one that is held" 2 talks delete piped
   check "talks delete: one that is held: says so" has err "is held in a chat"
   kill $holder
   wait $holder 2>/dev/null
-  expect "talks delete" 0 talks delete renamed both-2 damaged
-  check "talks delete: gone, their locks too" test -z "$(find $talks -name '*renamed*' -o -name '*both-2*')"
+  expect "talks delete" 0 talks delete piped both-2 damaged
+  check "talks delete: gone, their locks too" test -z "$(find $talks -name '*piped*' -o -name '*both-2*')"
   check "talks delete: no other" test -e $talks/both.json
   full_disk talks list
-  full_disk talks show both
 
   # What ends a chat in an answer lets it save first.
   for signal in HUP TERM; do

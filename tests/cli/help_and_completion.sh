@@ -57,7 +57,7 @@ all_offers() {
   offers "a choice of a group's command" "full" dsv32 bench batch --topk-buffer f
   offers "backends" "cpu cuda" dsv32 run hi --backend c
   offers "talks" "spoken" dsv32 chat --talk spo
-  offers "talks as words" "spoken" dsv32 talks show spo
+  offers "talks as words" "spoken" dsv32 talks delete spo
   offers "models" "first" dsv32 run -m fir
   offers "models by the long name" "second" dsv32 batch --model sec
   offers "commands as words" "chat check" dsv32 config ch

@@ -79,9 +79,6 @@ class Conversation {
   void print_settings(const std::string& name) const;
   void retry(const std::string&);
   void undo(const std::string&);
-  void copy(const std::string&);
-  void print_tokens(const std::string&);
-  int64_t n_tokens(size_t n_messages) const;
   void print_stats(const std::string&);
   void save_as(const std::string& name);
   void print_talks(const std::string&);

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <optional>
 
-#include <openssl/evp.h>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -48,15 +47,6 @@ LineEditor::Expansion expand_path(std::string_view typed) {
   return expand(part, std::move(names));
 }
 
-std::string base64(const std::string& bytes) {
-  std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');
-  const int n =
-      EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
-                      reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
-  text.resize(static_cast<size_t>(n));
-  return text;
-}
-
 // A schema may be long, and there may be none.
 std::string shown_setting(const std::string& value) {
   constexpr size_t kShownChars = 80;
@@ -77,8 +67,6 @@ std::span<const Conversation::ChatCommand> Conversation::commands() {
       {"/nothink", "", "the same as /think off", true, &C::stop_thinking},
       {"/retry /regen", "", "answer the last message again", false, &C::retry},
       {"/undo", "", "take back the last message, for /edit, and its answer", false, &C::undo},
-      {"/copy", "", "the last answer to the terminal's clipboard", true, &C::copy},
-      {"/tokens", "", "tokens of each message", true, &C::print_tokens},
       {"/stats", "", "context used, tokens from the cache, speeds", true, &C::print_stats},
       {"/save", "NAME", "keep the talk under this name", true, &C::save_as},
       {"/talks", "", "the talks that are kept", true, &C::print_talks},
@@ -252,42 +240,10 @@ void Conversation::undo(const std::string&) {
   say("taken back: " + visible(draft_, false, kShownChars) + "; /edit has it");
 }
 
-// Asks the terminal by OSC 52; a terminal may not know or allow it.
-void Conversation::copy(const std::string&) {
-  if (!talk_.has_answer()) return say("there is no answer yet");
-  const std::string& text = talk_.messages.back().content;
-  show("\x1b]52;c;" + base64(text) + "\a");
-  say(with_thousands(std::ssize(text)) + " bytes went to the terminal's clipboard");
-}
-
-// The tokens of the first messages as the next prompt has them: without thinking.
-int64_t Conversation::n_tokens(size_t n_messages) const {
-  const auto messages = std::span<const Message>(talk_.messages).first(n_messages);
-  return messages.empty() ? 0 : std::ssize(format_.encode(messages, false));
-}
-
-// Shows what each message adds to the prompt.
-void Conversation::print_tokens(const std::string&) {
-  constexpr size_t kShownChars = 50;
-  int64_t n_before = 0;
-  for (size_t i = 0; i < talk_.messages.size(); ++i) {
-    const Message& message = talk_.messages[i];
-    const char* who = message.role == Message::Role::system ? "system"
-                      : message.role == Message::Role::user ? "you"
-                      : message.role == Message::Role::tool ? "result"
-                                                            : "answer";
-    const int64_t n = n_tokens(i + 1);
-    say(format("%9s  %-6s  %s", with_thousands(n - n_before).c_str(), who,
-               visible(message.content, false, kShownChars).c_str()));
-    n_before = n;
-  }
-  say(format("%9s  of %s tokens of context", with_thousands(n_before).c_str(),
-             with_thousands(model_.facts().context).c_str()));
-}
-
 void Conversation::print_stats(const std::string&) {
+  const int64_t n_tokens = talk_.messages.empty() ? 0 : std::ssize(format_.encode(talk_.messages, false));
   if (!talk_.name().empty()) say("talk: " + talk_.name());
-  say("context: " + with_thousands(n_tokens(talk_.messages.size())) + " of " +
+  say("context: " + with_thousands(n_tokens) + " of " +
       with_thousands(model_.facts().context) + " tokens");
   say(stats_.empty() ? "no answers yet" : stats_);
   if (buffer_tally_.n_rows > 0) say(buffer_summary(buffer_tally_));

@@ -81,56 +81,12 @@ std::string as_json(const Found& found) {
   return json.dump() + "\n";
 }
 
-std::string as_text(const Talk& talk, const char* heading) {
-  std::string text;
-  for (const Message& message : talk.messages) {
-    text += std::string(heading) + role_name(message.role) + "\n\n" + message.content;
-    if (!message.calls.empty()) text += (message.content.empty() ? "" : "\n\n") + call_lines(message.calls);
-    text += text.ends_with('\n') ? "\n" : "\n\n";
-  }
-  return text;
-}
-
-// Calls are named by their messages' and their own places.
-std::string as_messages(const Talk& talk) {
-  Json messages = Json::array();
-  std::vector<ToolCall> calls;  // of the last answer; those without a result
-  for (const Message& message : talk.messages) {
-    Json object{{"role", role_name(message.role)}, {"content", sanitize_utf8(message.content)}};
-    if (!message.reasoning.empty()) object["reasoning_content"] = sanitize_utf8(message.reasoning);
-    if (message.role == Message::Role::assistant) calls = message.calls;
-    for (size_t k = 0; k < message.calls.size(); ++k)
-      calls[k].id = format("call_%zu_%zu", messages.size(), k);
-    if (!message.calls.empty())
-      object["tool_calls"] = calls_json(calls), object["calls_text"] = sanitize_utf8(message.calls_text);
-    if (message.role == Message::Role::tool && !calls.empty())
-      object["tool_call_id"] = calls.front().id, calls.erase(calls.begin());
-    messages.push_back(object);
-  }
-  return Json{{"messages", messages}}.dump() + "\n";
-}
-
-Talk load(const TalkStore& store, const std::string& name) {
-  std::optional<Talk> talk = store.load(name);
-  if (!talk) fail_absent(name);
-  return std::move(*talk);
-}
-
 // Locks a talk for a change. Throws Error{usage} when a chat holds it.
 TalkLock hold(const TalkStore& store, const std::string& name) {
   if (!store.has(name)) fail_absent(name);
   std::optional<TalkLock> lock = store.lock(name);
   if (!lock) fail(ErrorKind::usage, "the talk " + name + " is held in a chat");
   return std::move(*lock);
-}
-
-void check_words(const Options& options) {
-  const bool is_rename = options.command == Command::talks_rename;
-  const size_t n = options.words.size(), n_wanted = is_rename ? 2 : 1;
-  if (n == n_wanted || (n > n_wanted && options.command == Command::talks_delete)) return;
-  fail(ErrorKind::usage,
-       is_rename ? "talks rename needs a talk's name and its new one" : "the name of a talk is needed",
-       "dsv32 talks list names them");
 }
 
 }  // namespace
@@ -321,19 +277,11 @@ std::string talks_list(const TalkStore& store, const std::string& current) {
 
 int talks_command(const Options& options) {
   const TalkStore store = open_talk_store();
-  const std::vector<std::string>& names = options.words;
   std::string text;
-  if (options.command != Command::talks_list) check_words(options);
-  if (options.command == Command::talks_show) {
-    text = as_text(load(store, names[0]), "");
-  } else if (options.command == Command::talks_export) {
-    const Talk talk = load(store, names[0]);
-    text = options.json ? as_messages(talk) : as_text(talk, "## ");
-  } else if (options.command == Command::talks_rename) {
-    TalkLock lock = hold(store, names[0]);
-    store.rename(names[0], names[1], lock);
-  } else if (options.command == Command::talks_delete) {
-    for (const std::string& name : names) {
+  if (options.command == Command::talks_delete) {
+    if (options.words.empty())
+      fail(ErrorKind::usage, "the name of a talk is needed", "dsv32 talks list names them");
+    for (const std::string& name : options.words) {
       const TalkLock lock = hold(store, name);
       store.remove(name);
     }

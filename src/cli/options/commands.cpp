@@ -89,13 +89,7 @@ std::span<const CommandRow> commands() {
       {Command::cache_path, "dsv32 cache path", "[flags]", "Where prefixes are kept.", false},
       {Command::talks_list, "dsv32 talks list", "[flags]",
        "The talks that are kept, the one used last first.", false},
-      {Command::talks_show, "dsv32 talks show", "[flags] NAME", "What was said in a talk, for reading.",
-       true},
-      {Command::talks_rename, "dsv32 talks rename", "[flags] NAME NEW", "Keeps a talk under another name.",
-       true},
       {Command::talks_delete, "dsv32 talks delete", "[flags] NAME...", "Deletes talks, for good.", true},
-      {Command::talks_export, "dsv32 talks export", "[flags] NAME",
-       "A talk as Markdown, or as JSON, on standard output.", true},
       {Command::bench, "dsv32 bench", "[flags]", "Times prefill and decode at context frontiers.", false},
       {Command::bench_batch, "dsv32 bench batch", "[flags]",
        "Times decode steps of many sequences, and says how many fit: with every row resident, and with "
@@ -166,7 +160,7 @@ Commands:
   inspect plan      where weights and caches would be placed, in bytes
   cache list        kept prompts; also show, verify, prune, clear, path
   warm start        keep a model loaded; also status, stop
-  talks list        the talks that are kept; also show, rename, delete, export
+  talks list        the talks that are kept; also delete
   check             whether this machine computes the model as it should
   bench             speed against what the machine can do
   config            the default values and their sources

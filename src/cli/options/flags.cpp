@@ -22,9 +22,8 @@ constexpr unsigned kRun = bit(Command::run), kBatch = bit(Command::batch), kChat
 constexpr unsigned kCacheVerify = bit(Command::cache_verify), kCachePrune = bit(Command::cache_prune),
                    kCache = kCacheVerify | kCachePrune | bit(Command::cache_list) | bit(Command::cache_show) |
                             bit(Command::cache_clear) | bit(Command::cache_path);
-constexpr unsigned kTalksList = bit(Command::talks_list), kTalksExport = bit(Command::talks_export),
-                   kTalks = kTalksList | kTalksExport | bit(Command::talks_show) |
-                            bit(Command::talks_rename) | bit(Command::talks_delete);
+constexpr unsigned kTalksList = bit(Command::talks_list),
+                   kTalks = kTalksList | bit(Command::talks_delete);
 constexpr unsigned kBench = bit(Command::bench), kBenchBatch = bit(Command::bench_batch),
                    kMeasuring = kBench | kBenchBatch;
 constexpr unsigned kWarmStart = bit(Command::warm_start), kWarmStop = bit(Command::warm_stop),
@@ -470,8 +469,6 @@ const Flag kAnswering[] = {
      [](O& o) { return field(o.is_dry_run); }},
     {"json", nullptr, "one JSON object a line for each talk or process", "Output", kTalksList | kWarmStatus,
      kJson},
-    {"json", nullptr, "one JSON object, {\"messages\": [...]}, as a line of batch, instead of Markdown",
-     "Output", kTalksExport, kJson},
     {"color", "WHEN", "auto, always or never; environment: NO_COLOR, TERM", "Output", kTalking,
      [](O& o) {
        return choice(o.color, {"auto", "always", "never"});
