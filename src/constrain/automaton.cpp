@@ -1,6 +1,7 @@
 #include "constrain/automaton.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "base/error.h"
 
@@ -26,13 +27,34 @@ int32_t next_match(std::string_view mark, int32_t n_matched, uint8_t byte) {
 
 Automaton::NodeId Automaton::add(Node node) {
   if (n_nodes() == kMostNodes)
-    fail(ErrorKind::usage, "the schema needs more than 10,000 states, which is not supported");
+    fail(ErrorKind::usage, "it needs more than 10,000 states, which is not supported");
+  work_.take(static_cast<int64_t>(sizeof(Node) + node.bytes.size() + sizeof(Branch) * node.tree.size() +
+                                  sizeof(NodeId) * node.parts.size()));
   nodes_.push_back(std::move(node));
   return static_cast<NodeId>(nodes_.size() - 1);
 }
 
-Automaton::NodeId Automaton::literal(std::string bytes) {
-  return add({.kind = Node::Kind::literal, .bytes = std::move(bytes)});
+Automaton::NodeId Automaton::one_of(std::vector<std::string> texts) {
+  struct Part {
+    size_t first, last, depth;  // of the texts, those that go through a branch
+  };
+  std::ranges::sort(texts);
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  Node node{.kind = Node::Kind::one_of, .tree = {{}}};
+  std::vector<Part> parts{{0, texts.size(), 0}};
+  for (size_t i = 0; i < parts.size(); ++i) {
+    auto [first, last, depth] = parts[i];
+    work_.spend(static_cast<int64_t>(last - first));
+    if (first < last && texts[first].size() == depth) node.tree[i].may_end = true, ++first;
+    node.tree[i].first = static_cast<int32_t>(parts.size());
+    for (; first < last; first = parts.back().last, ++node.tree[i].n) {
+      size_t end = first + 1;
+      while (end < last && texts[end][depth] == texts[first][depth]) ++end;
+      parts.push_back({first, end, depth + 1});
+      node.tree.push_back({.byte = static_cast<uint8_t>(texts[first][depth])});
+    }
+  }
+  return add(std::move(node));
 }
 Automaton::NodeId Automaton::sequence(std::vector<NodeId> parts) {
   return add({.kind = Node::Kind::sequence, .parts = std::move(parts)});
@@ -76,7 +98,7 @@ void Automaton::set(NodeId placeholder, NodeId node) {
 bool Automaton::has_document(const Node& node) const {
   const auto has = [&](NodeId id) { return id >= 0 && nodes_[static_cast<size_t>(id)].has_document; };
   switch (node.kind) {
-    case Node::Kind::literal:
+    case Node::Kind::one_of: return node.tree.front().may_end || node.tree.front().n > 0;
     case Node::Kind::up_to: return true;
     case Node::Kind::sequence: return std::ranges::all_of(node.parts, has);
     case Node::Kind::placeholder:
@@ -119,8 +141,10 @@ bool Automaton::prune(NodeId root) {
       node.has_document = terms_.is_possible(node.text);
   for (bool has_changed = true; has_changed;) {
     has_changed = false;
-    for (Node& node : nodes_)
+    for (Node& node : nodes_ | std::views::reverse) {  // what a node is made of mostly comes later
+      work_.spend(std::ssize(node.parts) + 2);
       if (!node.has_document && has_document(node)) node.has_document = has_changed = true;
+    }
   }
   for (Node& node : nodes_)
     if (node.has_document) cut(node);
@@ -139,12 +163,26 @@ size_t Automaton::CellHash::operator()(const Cell& cell) const {
 
 Automaton::CellId Automaton::cell(const Cell& wanted) {
   const auto [found, is_new] = cell_ids_.try_emplace(wanted, static_cast<CellId>(cells_.size()));
-  if (is_new) cells_.push_back(wanted);
+  if (is_new) cells_.push_back(wanted), work_.take(100);
   return found->second;
 }
 
-Automaton::CellId Automaton::text_cell(Terms::Id term, bool is_quoted, CellId tail) {
+Automaton::CellId Automaton::text_cell(Terms::Id term, bool is_quoted, Tail tail) {
   return cell({is_quoted ? Cell::Kind::quoted : Cell::Kind::bare, is_quoted, term, 0, tail});
+}
+
+std::span<const Automaton::CellId> Automaton::cells_of(const Tail& tail) const {
+  if (tail >= 0) return {&tail, 1};
+  return *tail_cells_[static_cast<size_t>(~tail)];
+}
+
+Automaton::Tail Automaton::tail_of(std::vector<CellId> cells) {
+  std::ranges::sort(cells);
+  cells.erase(std::unique(cells.begin(), cells.end()), cells.end());
+  if (cells.size() == 1) return cells.front();
+  const auto [found, is_new] = tails_.try_emplace(std::move(cells), ~static_cast<Tail>(tails_.size()));
+  if (is_new) tail_cells_.push_back(&found->first), work_.take(100 + 4 * std::ssize(found->first));
+  return found->second;
 }
 
 std::vector<Automaton::CellId> Automaton::begin(NodeId root) {
@@ -155,79 +193,158 @@ std::vector<Automaton::CellId> Automaton::begin(NodeId root) {
 bool Automaton::is_reading(const Cell& at) const {
   if (at.kind != Cell::Kind::node) return true;
   const Node& node = nodes_[static_cast<size_t>(at.a)];
-  return node.kind == Node::Kind::up_to || (node.kind == Node::Kind::literal && !node.bytes.empty());
+  return node.kind == Node::Kind::up_to ||
+         (node.kind == Node::Kind::one_of && node.tree[static_cast<size_t>(at.b)].n > 0);
+}
+
+// Whether what follows may be next without a byte.
+bool Automaton::may_pass(const Cell& at) const {
+  if (at.kind != Cell::Kind::node) return at.kind == Cell::Kind::bare && terms_.takes_empty(at.a);
+  const Node& node = nodes_[static_cast<size_t>(at.a)];
+  const auto done = static_cast<size_t>(at.b & ~kHasMember);
+  switch (node.kind) {
+    case Node::Kind::one_of: return node.tree[done].may_end;
+    case Node::Kind::sequence: return done == node.parts.size();
+    case Node::Kind::list: return at.b >= node.least;
+    case Node::Kind::members:
+      return std::find(node.required.begin() + static_cast<int64_t>(done), node.required.end(), true) ==
+             node.required.end();
+    default: return false;
+  }
 }
 
 // The cells that read the next byte, ascending, among all that may be next where one of `cells` is. The end
-// of the document is one of them.
-std::vector<Automaton::CellId> Automaton::opened(std::vector<CellId> cells) {
-  ++n_opened_;
-  std::vector<CellId> reading;
-  while (!cells.empty()) {
-    const CellId id = cells.back();
-    cells.pop_back();
-    if (opened_in_.size() < cells_.size()) opened_in_.resize(2 * cells_.size());
-    if (std::exchange(opened_in_[static_cast<size_t>(id)], n_opened_) == n_opened_) continue;
-    if (id == kEnd || is_reading(cells_[static_cast<size_t>(id)])) reading.push_back(id);
-    if (id != kEnd) open(id, cells);
+// of the document is one of them. Cells with one head become one with all their tails.
+std::vector<Automaton::CellId> Automaton::opened(const std::vector<CellId>& cells) {
+  openings_.clear(), next_.clear();
+  may_end_ = false;
+  for (const CellId id : cells) enter(id);
+  while (!to_do_.empty()) {
+    const auto [at, tail] = to_do_.back();
+    to_do_.pop_back();
+    if (!tail) {
+      open(at);
+      continue;
+    }
+    for (const size_t follower : std::vector(openings_[at].followers)) add_tail(follower, *tail);
+    if (openings_[at].is_next && may_pass(openings_[at].head)) enter(*tail);
   }
+  std::vector<CellId> reading;
+  if (may_end_) reading.push_back(kEnd);
+  for (size_t i = 0; i < openings_.size(); ++i)
+    if (openings_[i].is_next && is_reading(openings_[i].head)) reading.push_back(made(i));
   std::ranges::sort(reading);
   return reading;
 }
 
-void Automaton::open(CellId id, std::vector<CellId>& more) {
-  const Cell at = cells_[static_cast<size_t>(id)];
-  if (at.kind == Cell::Kind::bare && terms_.takes_empty(at.a)) more.push_back(at.tail);
-  if (at.kind == Cell::Kind::node) open_node(nodes_[static_cast<size_t>(at.a)], at, more);
+// The opening of what may be next.
+size_t Automaton::next_at(const Cell& head) {
+  const auto [found, is_new] =
+      next_.try_emplace({head.kind, head.is_quoted, head.a, head.b, 0}, openings_.size());
+  if (is_new) openings_.push_back({head, true}), to_do_.push_back({found->second, std::nullopt});
+  return found->second;
 }
 
-void Automaton::open_node(const Node& node, const Cell& at, std::vector<CellId>& more) {
-  const auto before = [&](NodeId id, CellId tail) { return cell({Cell::Kind::node, false, id, 0, tail}); };
-  const auto again = [&](int32_t b) { return cell({Cell::Kind::node, false, at.a, b, at.tail}); };
-  // An item and the rest of its list, behind the separator if it is not the first.
-  const auto item = [&](NodeId id, bool is_first, int32_t b) {
-    const CellId behind = before(id, again(b));
-    more.push_back(is_first ? behind : before(node.separator, behind));
-  };
+// The opening of what follows a part of the opening `like`, and has its tails.
+size_t Automaton::behind(const Cell& head, size_t like) {
+  openings_.push_back({head, false});
+  follow(openings_.size() - 1, like);
+  return openings_.size() - 1;
+}
+
+// What follows may be next.
+void Automaton::enter(Tail tail) {
+  if (tail == kEnd) {
+    may_end_ = true;
+  } else if (tail >= 0) {
+    const Cell at = cells_[static_cast<size_t>(tail)];
+    const size_t next = next_at(at);
+    for (const CellId id : cells_of(at.tail)) add_tail(next, id);
+  } else {
+    follow(next_at(Cell(openings_[static_cast<size_t>(~tail)].head)), static_cast<size_t>(~tail));
+  }
+}
+
+void Automaton::follow(size_t follower, size_t opening) {
+  openings_[opening].followers.push_back(follower);
+  for (const Tail tail : std::vector(openings_[opening].tails)) add_tail(follower, tail);
+}
+
+void Automaton::add_tail(size_t opening, Tail tail) {
+  std::vector<Tail>& tails = openings_[opening].tails;
+  work_.spend(4 + std::ssize(tails) / 16);
+  if (std::ranges::find(tails, tail) != tails.end()) return;
+  tails.push_back(tail);
+  to_do_.push_back({opening, tail});
+}
+
+// The cell of an opening whose tails are all there.
+Automaton::CellId Automaton::made(size_t opening) {
+  if (openings_[opening].made >= 0) return openings_[opening].made;
+  std::vector<CellId> cells;
+  for (const Tail tail : openings_[opening].tails)
+    cells.push_back(tail >= 0 ? tail : made(static_cast<size_t>(~tail)));
+  Cell wanted = openings_[opening].head;
+  wanted.tail = tail_of(std::move(cells));
+  return openings_[opening].made = cell(wanted);
+}
+
+// An item and the rest of its list, behind the separator if there is one.
+void Automaton::open_item(size_t opening, NodeId item, NodeId separator, int32_t b) {
+  const auto of = [](NodeId id) { return Cell{Cell::Kind::node, false, id, 0, 0}; };
+  Cell head = openings_[opening].head;
+  head.b = b;
+  Tail tail = ~static_cast<Tail>(behind(head, opening));
+  if (separator >= 0) {
+    openings_.push_back({of(item), false, -1, {tail}});
+    tail = ~static_cast<Tail>(openings_.size() - 1);
+  }
+  add_tail(next_at(of(separator >= 0 ? separator : item)), tail);
+}
+
+// What a cell begins with.
+void Automaton::open(size_t opening) {
+  const Cell at = openings_[opening].head;
+  if (at.kind != Cell::Kind::node) return;
+  const Node& node = nodes_[static_cast<size_t>(at.a)];
+  work_.spend(10 + std::ssize(node.parts));
   switch (node.kind) {
-    case Node::Kind::literal:
-      if (node.bytes.empty()) more.push_back(at.tail);
+    case Node::Kind::one_of: return;
+    case Node::Kind::sequence:
+      if (at.b < std::ssize(node.parts))
+        open_item(opening, node.parts[static_cast<size_t>(at.b)], -1, at.b + 1);
       return;
-    case Node::Kind::sequence: {
-      CellId tail = at.tail;
-      for (size_t i = node.parts.size(); i-- > 0;) tail = before(node.parts[i], tail);
-      return more.push_back(tail);
-    }
     case Node::Kind::choice:
     case Node::Kind::placeholder:
-      for (const NodeId part : node.parts) more.push_back(before(part, at.tail));
+      for (const NodeId part : node.parts) follow(next_at({Cell::Kind::node, false, part, 0, 0}), opening);
       return;
     case Node::Kind::quoted:
-    case Node::Kind::bare:
-      return more.push_back(text_cell(node.text, node.kind == Node::Kind::quoted, at.tail));
+    case Node::Kind::bare: {
+      const bool is_quoted = node.kind == Node::Kind::quoted;
+      return follow(
+          next_at({is_quoted ? Cell::Kind::quoted : Cell::Kind::bare, is_quoted, node.text, 0, 0}), opening);
+    }
     case Node::Kind::list: {
-      if (at.b >= node.least) more.push_back(at.tail);
       const bool is_own = at.b < std::ssize(node.parts);
       const NodeId id = is_own ? node.parts[static_cast<size_t>(at.b)] : node.rest;
       // Without a limit, counts that allow the same are the same.
       const int64_t n_told = std::max({std::ssize(node.parts), node.least, int64_t{1}});
       const int64_t n_next = node.most == Terms::kNoLimit ? std::min<int64_t>(at.b + 1, n_told) : at.b + 1;
-      if (at.b < node.most && id >= 0) item(id, at.b == 0, counted(n_next));
+      if (at.b < node.most && id >= 0)
+        open_item(opening, id, at.b == 0 ? -1 : node.separator, counted(n_next));
       return;
     }
     case Node::Kind::members: {
-      const bool is_first = !(at.b & kHasMember);
+      const NodeId separator = at.b & kHasMember ? node.separator : -1;
       auto i = static_cast<size_t>(at.b & ~kHasMember);
       for (; i < node.parts.size(); ++i) {
-        item(node.parts[i], is_first, static_cast<int32_t>(i + 1) | kHasMember);
+        open_item(opening, node.parts[i], separator, static_cast<int32_t>(i + 1) | kHasMember);
         if (node.required[i]) return;
       }
-      if (node.rest >= 0) item(node.rest, is_first, static_cast<int32_t>(i) | kHasMember);
-      return more.push_back(at.tail);
-    }
-    case Node::Kind::up_to:
-      if (node.flag) more.push_back(kEnd);
+      if (node.rest >= 0) open_item(opening, node.rest, separator, static_cast<int32_t>(i) | kHasMember);
       return;
+    }
+    case Node::Kind::up_to: may_end_ = may_end_ || node.flag;
   }
 }
 
@@ -237,12 +354,14 @@ Automaton::StateId Automaton::state_of(const std::vector<CellId>& places) {
   State& state = *states_.emplace_back(std::make_unique<State>());
   state.places = places;
   state.next.fill(kUnknown);
+  n_places_ += std::ssize(places);
   return found->second;
 }
 
 void Automaton::forget_states() {
   states_.clear();
   state_ids_.clear();
+  n_places_ = 0;
 }
 
 Automaton::StateId Automaton::find_step(StateId state, uint8_t byte) {
@@ -252,20 +371,31 @@ Automaton::StateId Automaton::find_step(StateId state, uint8_t byte) {
       const Cell at = cells_[static_cast<size_t>(id)];  // a copy, since cells_ grows
       read(at, byte, next);
     }
-  const std::vector<CellId> reached = opened(std::move(next));
-  const bool is_taken = !reached.empty() && std::ssize(reached) <= kMostPlaces;
-  return states_[static_cast<size_t>(state)]->next[byte] = is_taken ? state_of(reached) : -1;
+  work_.spend(10 * std::ssize(next));
+  const std::vector<CellId> reached = opened(next);
+  return states_[static_cast<size_t>(state)]->next[byte] = reached.empty() ? -1 : state_of(reached);
+}
+
+// What follows is next.
+void Automaton::leave(const Cell& at, std::vector<CellId>& next) const {
+  const std::span<const CellId> cells = cells_of(at.tail);
+  next.insert(next.end(), cells.begin(), cells.end());
 }
 
 void Automaton::read_node(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
   const Node& node = nodes_[static_cast<size_t>(at.a)];
-  int32_t n_read = at.b + 1;
-  if (node.kind == Node::Kind::up_to)
-    n_read = next_match(node.bytes, at.b, byte);
-  else if (static_cast<uint8_t>(node.bytes[static_cast<size_t>(at.b)]) != byte)
-    return;
-  const bool is_done = n_read == std::ssize(node.bytes);
-  next.push_back(is_done ? at.tail : cell({Cell::Kind::node, false, at.a, n_read, at.tail}));
+  int32_t b = 0;
+  if (node.kind == Node::Kind::up_to) {
+    b = next_match(node.bytes, at.b, byte);
+    if (b == std::ssize(node.bytes)) return leave(at, next);
+  } else {
+    const Branch& from = node.tree[static_cast<size_t>(at.b)];
+    const auto first = node.tree.begin() + from.first;
+    const auto found = std::ranges::lower_bound(first, first + from.n, byte, {}, &Branch::byte);
+    if (found == first + from.n || found->byte != byte) return;
+    b = static_cast<int32_t>(found - node.tree.begin());
+  }
+  next.push_back(cell({Cell::Kind::node, false, at.a, b, at.tail}));
 }
 
 }  // namespace dsv32

@@ -96,7 +96,7 @@ void Automaton::read(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
 
 void Automaton::read_text(const Cell& at, uint8_t byte, std::vector<CellId>& next) {
   if (at.is_quoted && byte == '"') {
-    if (terms_.takes_empty(at.a)) next.push_back(at.tail);
+    if (terms_.takes_empty(at.a)) leave(at, next);
   } else if (at.is_quoted && byte == '\\') {
     if (terms_.is_possible_after(at.a, {0, Terms::kLastCharacter}))
       next.push_back(cell({Cell::Kind::escape, true, at.a, 0, at.tail}));

@@ -32,12 +32,13 @@ class Grammar {
  public:
   using Words = TokenTrie::Words;
 
-  explicit Grammar(std::string_view text) try {
+  Grammar(std::string_view text, std::stop_token stop) try : work_(std::move(stop)), automaton_(work_) {
     const Json spec = parse_bounded_json(text, "the constraint");
     has_marks_ = spec.contains("tools");
     root_ =
         has_marks_ ? tools_node(automaton_, spec) : SchemaReader(automaton_, spec.at("schema")).document();
     if (!automaton_.prune(root_)) fail(ErrorKind::usage, "the schema accepts no document");
+    work_.end();
   } catch (const Json::exception&) {
     fail(ErrorKind::usage, "the constraint is none, expected an object with schema, or tools");
   }
@@ -47,7 +48,7 @@ class Grammar {
 
   // Before a walk: forgets states when they are too many, and the masks of another vocabulary.
   void tidy(const TokenTrie* trie) {
-    const bool is_full = automaton_.n_states() >= Automaton::kMostStates;
+    const bool is_full = automaton_.is_full();
     if (trie != trie_) term_masks_.clear();
     if (trie != trie_ || is_full) masks_.clear(), others_masks_.clear();
     if (is_full) automaton_.forget_states();
@@ -78,7 +79,7 @@ class Grammar {
     if (automaton_.may_end(state))
       for (const int32_t id : trie.ends()) TokenTrie::set(words, id);
     if (std::ranges::count(words, 0u) == std::ssize(words))
-      fail(ErrorKind::usage, "the schema is too ambiguous: the answer has come to where it cannot go on");
+      fail(ErrorKind::internal, "the answer has come to where the schema has no way on");
     return words;
   }
 
@@ -131,6 +132,7 @@ class Grammar {
     }
   }
 
+  Work work_;
   Automaton automaton_;
   Automaton::NodeId root_ = -1;
   bool has_marks_ = false;  // the mark of calls may come, which may be a special token
@@ -139,7 +141,9 @@ class Grammar {
   std::unordered_map<Terms::Id, Words> term_masks_;
 };
 
-std::shared_ptr<Grammar> compile_constraint(std::string_view text) { return std::make_shared<Grammar>(text); }
+std::shared_ptr<Grammar> compile_constraint(std::string_view text, std::stop_token stop) {
+  return std::make_shared<Grammar>(text, std::move(stop));
+}
 
 Constraint::Constraint(std::shared_ptr<Grammar> grammar, std::shared_ptr<const TokenTrie> trie)
     : grammar_(std::move(grammar)), trie_(std::move(trie)), places_(grammar_->begin()) {}

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,8 +30,9 @@ class Grammar;    // a compiled constraint
 class TokenTrie;  // the bytes of a vocabulary's tokens
 
 // Throws Error{usage} that names the path and the keyword, for text that is no constraint, for schemas with
-// keywords that are not supported, that no document satisfies, or that are too large.
-std::shared_ptr<Grammar> compile_constraint(std::string_view text);
+// keywords that are not supported, that no document satisfies, or that are too large: none takes more than
+// about 200 MB and 2 s. Throws Interrupted when it is stopped.
+std::shared_ptr<Grammar> compile_constraint(std::string_view text, std::stop_token stop = {});
 
 // The tokenizer must outlive it.
 std::shared_ptr<const TokenTrie> make_token_trie(const Tokenizer& tokenizer);
@@ -41,8 +43,7 @@ class Constraint {
   Constraint(std::shared_ptr<Grammar> grammar, std::shared_ptr<const TokenTrie> trie);
 
   // words [ceil(n_vocab / 32)]: bit id % 32 of word id / 32 says whether the token may come next. At least
-  // one may. Those that end an answer may where the document is complete. Throws Error{usage} where the
-  // schema is so ambiguous that no token is left (automaton.h).
+  // one may. Those that end an answer may where the document is complete.
   void write_mask(std::span<uint32_t> words);
   // The same while the document has not begun: all tokens but those that end an answer.
   void write_mask_before(std::span<uint32_t> words) const;

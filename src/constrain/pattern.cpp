@@ -72,19 +72,21 @@ class PatternReader {
   // A group that is all of its branch may have anchors inside.
   Branch read_branch(int depth) {
     Branch all;
-    bool has_part = false;
+    std::vector<Terms::Id> parts;
     while (at_ < text_.size() && !has('|') && !has(')')) {
       if (all.is_end) fail_at("$ amid the pattern is not supported");
       if (skip("^")) {
-        if (has_part) fail_at("^ amid the pattern is not supported");
+        if (!parts.empty()) fail_at("^ amid the pattern is not supported");
         all.is_begin = true;
       } else if (skip("$")) {
         all.is_end = true;
       } else {
-        add(all, read_repeated(depth), !has_part);
-        has_part = true;
+        const Branch part = read_repeated(depth);
+        add(all, part, parts.empty());
+        parts.push_back(part.term);
       }
     }
+    all.term = terms_.sequence(parts);  // from its end: each end of it is made once
     return all;
   }
 
@@ -93,7 +95,6 @@ class PatternReader {
     if ((part.is_begin && (!is_first || all.is_begin)) || (part.is_end && !is_alone) ||
         (part.is_begin && part.is_end && !is_first))
       fail_at("^ or $ in a group amid the pattern is not supported");
-    all.term = terms_.sequence(all.term, part.term);
     all.is_begin |= part.is_begin, all.is_end |= part.is_end;
     all.n_states += part.n_states;
     if (all.n_states > kMostPatternStates)

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMostSchemaBytes = size_t{1} << 20;
 constexpr int kMostSchemaDepth = 64;
-constexpr int64_t kMostSpread = 20000;  // schemas looked at for all alternatives together
+constexpr int64_t kMostSpread = 200000;  // schemas looked at for all alternatives together
 constexpr size_t kMostChoices = 100;    // that hold for one value
 
 std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
@@ -41,18 +41,22 @@ std::string unescaped(std::string_view part) {
   return replaced(replaced(bytes, "~1", "/"), "~0", "~");
 }
 
-// Calls for each value inside `value` with its path, until true is returned.
+// Calls for each value inside `value` until one returns true, whose path is then put before `path`.
 template <typename Visit>
-bool visit_paths(const Json& value, const std::string& path, const Visit& visit) {
-  if (visit(value, path)) return true;
-  if (value.is_object())
+bool visit_values(const Json& value, std::string& path, const Visit& visit) {
+  if (visit(value)) return true;
+  if (value.is_structured())
     for (const auto& [key, part] : value.items())
-      if (visit_paths(part, path + "/" + replaced(replaced(key, "~", "~0"), "/", "~1"), visit)) return true;
-  if (value.is_array())
-    for (size_t i = 0; i < value.size(); ++i)
-      if (visit_paths(value[i], path + "/" + std::to_string(i), visit)) return true;
+      if (visit_values(part, path, visit)) {
+        path.insert(0, "/" + replaced(replaced(key, "~", "~0"), "/", "~1"));
+        return true;
+      }
   return false;
 }
+
+struct Refusal : Error {  // that names a path
+  using Error::Error;
+};
 
 bool asks_nothing(const Json* schema) { return *schema == true || (schema->is_object() && schema->empty()); }
 
@@ -80,20 +84,39 @@ Json parse_bounded_json(std::string_view text, const std::string& name) {
   }
 }
 
-SchemaReader::SchemaReader(Automaton& automaton, const Json& schema) : automaton_(automaton), root_(schema) {
-  visit_paths(root_, "", [this](const Json& value, const std::string&) {
+SchemaReader::SchemaReader(Automaton& automaton, const Json& schema) : automaton_(automaton), root_(schema), at_(&schema) {
+  std::string path;
+  visit_values(root_, path, [this](const Json& value) {
     places_[&value] = std::ssize(places_);
     return false;
   });
 }
 
+// Refuses in the name of the schema that is read what is too large.
+template <typename Read>
+auto SchemaReader::named(const Read& read) try {
+  return read();
+} catch (const Refusal&) {
+  throw;
+} catch (const Error& error) {
+  std::vector<std::string> keywords;
+  for (const auto& [key, value] : at_->items()) keywords.push_back(key);
+  refuse(*at_, visible(joined(keywords, ", "), false, 60) + ": " + error.what());
+}
+
 SchemaReader::NodeId SchemaReader::document() {
-  const NodeId node = node_of({&root_});
-  finish();
-  return node;
+  return named([&] {
+    const NodeId node = node_of({&root_});
+    finish();
+    return node;
+  });
 }
 
 std::vector<SchemaReader::Property> SchemaReader::properties() {
+  return named([&] { return read_properties(); });
+}
+
+std::vector<SchemaReader::Property> SchemaReader::read_properties() {
   const Shapes shapes = shapes_of({&root_});
   if (shapes.size() != 1 || shapes[0].types != kObject || shapes[0].values)
     refuse(root_, "it is not the schema of one kind of objects");
@@ -101,18 +124,20 @@ std::vector<SchemaReader::Property> SchemaReader::properties() {
   for (const std::string& name : shapes[0].names()) {
     Property property{name, shapes[0].is_required(name), {}, {}};
     std::vector<Terms::Id> texts;
-    std::vector<NodeId> others;
+    std::vector<std::string_view> constants;
+    Shapes others;
     for (Shape& shape : shapes_of(shapes[0].property(name))) {
       if ((shape.types & kString) && !shape.values) texts.push_back(shape.string_term(automaton_.terms()));
       if (shape.values)
-        for (const Json* value : *shape.values)
+        for (const auto& [meaning, value] : *shape.values)
           if (value->is_string() && (shape.types & kString))
-            texts.push_back(automaton_.terms().literal(value->get_ref<const std::string&>()));
+            constants.push_back(value->get_ref<const std::string&>());
       shape.types &= ~static_cast<unsigned>(kString);
-      if (shape.types != 0) others.push_back(shape_node(shape));
+      if (shape.types != 0) others.push_back(std::move(shape));
     }
+    if (!constants.empty()) texts.push_back(automaton_.terms().one_of(std::move(constants)));
     if (!texts.empty()) property.text = automaton_.terms().either(texts);
-    if (!others.empty()) property.other = automaton_.choice(others);
+    if (!others.empty()) property.other = shapes_node(others);
     all.push_back(std::move(property));
   }
   finish();
@@ -124,18 +149,41 @@ void SchemaReader::finish() {
   while (!unread_.empty()) {
     const auto [schemas, placeholder] = std::move(unread_.back());
     unread_.pop_back();
-    std::vector<NodeId> nodes;
-    for (const Shape& shape : shapes_of(schemas)) nodes.push_back(shape_node(shape));
-    automaton_.set(placeholder, automaton_.choice(nodes));
+    if (!schemas.empty()) at_ = schemas.front();
+    automaton_.set(placeholder, shapes_node(shapes_of(schemas)));
   }
-  for (const Values& values : values_) {
-    std::vector<NodeId> nodes;
-    for (const Json* value : values.values)
-      if (const std::string bytes = text_of(written(*value)); accepts(values.base, bytes))
-        nodes.push_back(automaton_.literal(bytes));
-    automaton_.set(values.placeholder, automaton_.choice(nodes));
+  for (const Checked& checked : values_) {
+    std::vector<std::string> texts = texts_of(checked.values);
+    std::erase_if(texts, [&](const std::string& text) { return !accepts(checked.base, text); });
+    automaton_.set(checked.placeholder, automaton_.one_of(std::move(texts)));
   }
   values_.clear();
+}
+
+// A shape's values as they are written.
+std::vector<std::string> SchemaReader::texts_of(const Shape& shape) {
+  std::vector<std::string> texts;
+  for (const auto& [meaning, value] : *shape.values) {
+    if (shape.types & type_of(*value)) texts.push_back(text_of(written(*value)));
+    automaton_.work().spend(50 + 2 * std::ssize(meaning));
+  }
+  return texts;
+}
+
+// Values on which nothing else bears are one node together.
+SchemaReader::NodeId SchemaReader::shapes_node(const Shapes& shapes) {
+  std::vector<NodeId> nodes;
+  std::vector<std::string> texts;
+  std::set<std::pair<const Values*, unsigned>> known;
+  for (const Shape& shape : shapes) {
+    if (!shape.values || !shape.is_free()) {
+      nodes.push_back(shape_node(shape));
+    } else if (known.insert({shape.values.get(), shape.types}).second) {
+      std::ranges::move(texts_of(shape), std::back_inserter(texts));
+    }
+  }
+  if (!texts.empty()) nodes.push_back(automaton_.one_of(std::move(texts)));
+  return automaton_.choice(nodes);
 }
 
 SchemaReader::NodeId SchemaReader::node_of(Schemas schemas) {
@@ -161,8 +209,8 @@ SchemaReader::NodeId SchemaReader::type_node(const Shape& shape, Type type) {
   switch (type) {
     case kNull: return automaton_.literal("null");
     case kBoolean: return automaton_.choice({automaton_.literal("true"), automaton_.literal("false")});
-    case kNumber: return automaton_.bare(shape.number_term(automaton_.terms()));
-    case kString: return automaton_.quoted(shape.string_term(automaton_.terms()));
+    case kNumber: return automaton_.bare(explored(shape.number_term(automaton_.terms())));
+    case kString: return automaton_.quoted(explored(shape.string_term(automaton_.terms())));
     case kArray: return array_node(shape);
     default: return object_node(shape);
   }
@@ -171,26 +219,28 @@ SchemaReader::NodeId SchemaReader::type_node(const Shape& shape, Type type) {
 // Of the values those that the other keywords accept: they are given to the automaton of these keywords, when
 // it is complete.
 SchemaReader::NodeId SchemaReader::values_node(Shape shape) {
-  const std::vector<const Json*> values = *std::exchange(shape.values, std::nullopt);
-  std::vector<const Json*> fitting;
-  std::vector<NodeId> nodes;
-  for (const Json* value : values)
-    if (shape.types & type_of(*value)) fitting.push_back(value);
-  if (shape.is_free()) {
-    for (const Json* value : fitting) nodes.push_back(automaton_.literal(text_of(written(*value))));
-    return automaton_.choice(nodes);
-  }
-  for (const Json* value : fitting)
-    if (value->is_structured() && !shape.properties.empty())
-      refuse(*value, "objects and lists as values, beside keywords of their properties, are not supported");
+  if (!shape.properties.empty())
+    for (const auto& [meaning, value] : *shape.values)
+      if (value->is_structured() && (shape.types & type_of(*value)))
+        refuse(*value, "objects and lists as values, beside keywords of their properties, are not supported");
+  Shape values;
+  values.types = shape.types;
+  values.values = std::exchange(shape.values, nullptr);
   const NodeId placeholder = automaton_.placeholder();
-  values_.push_back({placeholder, shape_node(shape), fitting});
+  values_.push_back({placeholder, shape_node(shape), std::move(values)});
   return placeholder;
+}
+
+// Whether it has texts is decided at once, where it can be told which schema asks too much.
+Terms::Id SchemaReader::explored(Terms::Id term) {
+  automaton_.terms().is_possible(term);
+  return term;
 }
 
 bool SchemaReader::accepts(NodeId node, const std::string& bytes) {
   const std::vector<Automaton::CellId> places = automaton_.begin(node);
   if (places.empty()) return false;
+  if (automaton_.is_full()) automaton_.forget_states();
   Automaton::StateId state = automaton_.state_of(places);
   for (size_t i = 0; i < bytes.size() && state >= 0; ++i)
     state = automaton_.step(state, static_cast<uint8_t>(bytes[i]));
@@ -222,6 +272,10 @@ SchemaReader::NodeId SchemaReader::object_node(const Shape& shape) {
   const std::vector<std::string> names = shape.names();
   std::vector<Automaton::Member> members;
   for (const std::string& name : names) {
+    for (const PropertySchemas& part : shape.properties)  // in which it is looked for
+      automaton_.work().spend(static_cast<int64_t>((part.properties ? part.properties->size() : 0) +
+                                                   (part.required ? part.required->size() : 0)) +
+                              1);
     const NodeId value = node_of(shape.property(name));
     members.push_back(
         {automaton_.sequence({automaton_.literal(text_of(name)), colon(), value}), shape.is_required(name)});
@@ -235,9 +289,7 @@ SchemaReader::NodeId SchemaReader::other_member(const Shape& shape, const std::v
   const Schemas schemas = shape.other_properties();
   if (std::ranges::any_of(schemas, [](const Json* schema) { return *schema == false; })) return -1;
   Terms& terms = automaton_.terms();
-  std::vector<Terms::Id> known;
-  for (const std::string& name : names) known.push_back(terms.literal(name));
-  const Terms::Id others = terms.other_than(terms.either(known));
+  const Terms::Id others = terms.other_than(terms.one_of({names.begin(), names.end()}));
   return automaton_.sequence({automaton_.quoted(others), colon(), node_of(schemas)});
 }
 
@@ -261,6 +313,7 @@ void SchemaReader::spread(std::vector<Open> open, std::vector<Choice> choices, S
     const Json& schema = *now.schema;
     if (std::ranges::find(now.trail, now.schema) != now.trail.end())
       refuse(schema, "it refers to itself without a step into the value");
+    automaton_.work().spend(100 + std::ssize(seen) + std::ssize(now.trail));
     if (++n_spread_ > kMostSpread) refuse(schema, "its alternatives are too many together");
     if (!seen.insert(now.schema).second || schema == true) continue;
     if (schema == false) return;
@@ -279,7 +332,10 @@ void SchemaReader::spread(std::vector<Open> open, std::vector<Choice> choices, S
   if (shape.types == 0) return;
   if (choices.size() > kMostChoices)
     refuse(*choices.back().schemas, "its alternatives are too many together");
-  if (choices.empty()) return found.push_back(std::move(shape));
+  if (choices.empty()) {
+    automaton_.work().spend(static_cast<int64_t>(sizeof shape) + shape.n_parts() * 40);
+    return found.push_back(std::move(shape));
+  }
   const Choice choice = std::move(choices.back());
   choices.pop_back();
   for (const Json& branch : *choice.schemas) spread({{&branch, choice.trail}}, choices, shape, seen, found);
@@ -290,6 +346,8 @@ void SchemaReader::add(Shape& shape, const Json& schema) {
   for (const char* key : {"allOf", "anyOf", "oneOf"})
     if (schema.contains(key) && (!schema.at(key).is_array() || schema.at(key).empty()))
       refuse(schema, format("%s is no list of schemas", key));
+  at_ = &schema;
+  automaton_.work().spend(20 * std::ssize(schema));
   try {
     shape.add(automaton_.terms(), schema);
   } catch (const Error& error) {
@@ -306,6 +364,7 @@ const Json* SchemaReader::referred(const Json& reference) const {
   const Json* at = &root_;
   if (text.size() == 1) return at;
   for (const std::string& escaped : split(text.substr(2), '/')) {
+    automaton_.work().spend(50 + std::ssize(*at) / 2);
     const std::string part = unescaped(escaped);
     const Json* next = nullptr;
     size_t index = 0;
@@ -328,13 +387,66 @@ void SchemaReader::check_branches(const Json& branches) {
   if (!checked_.insert(&branches).second) return;
   std::vector<Shapes> shapes;
   for (const Json& branch : branches) shapes.push_back(shapes_of({&branch}));
-  for (size_t i = 0; i < shapes.size(); ++i)
-    for (size_t j = 0; j < i; ++j)
-      if (!differ(shapes[i], shapes[j], 0))
-        refuse(branches,
-               format("branches %zu and %zu of oneOf do not differ visibly, which is not supported; "
-                      "anyOf accepts what fits both",
-                      j, i));
+  for (const auto& [j, i] : meeting(branches, shapes))
+    if (!differ(shapes[i], shapes[j], 0))
+      refuse(branches, format("branches %zu and %zu of oneOf do not differ visibly, which is not supported; "
+                              "anyOf accepts what fits both",
+                              j, i));
+}
+
+// The branches that have to be compared: not those that have other constants at one place. That place is the
+// whole value (""), or a property that the first branch names.
+SchemaReader::Pairs SchemaReader::meeting(const Json& branches, const std::vector<Shapes>& shapes) {
+  std::vector<std::string> places{""};
+  if (!shapes.front().empty())
+    for (const std::string& name : shapes.front().front().names()) places.push_back(name);
+  std::optional<Pairs> fewest;
+  for (const std::string& place : places) {
+    std::optional<Pairs> pairs = meeting_at(place, shapes);
+    if (pairs && (!fewest || pairs->size() < fewest->size())) fewest = std::move(pairs);
+    if (fewest && fewest->empty()) break;
+  }
+  if (!fewest) refuse(branches, "oneOf has too many branches without a constant that tells them apart");
+  return *fewest;
+}
+
+// Nothing: they are too many.
+std::optional<SchemaReader::Pairs> SchemaReader::meeting_at(const std::string& place,
+                                                            const std::vector<Shapes>& shapes) {
+  constexpr size_t kMostPairs = 20000;
+  Pairs pairs;
+  std::map<std::string, std::vector<size_t>> with;  // the branches with a constant
+  std::vector<size_t> all, open;                    // all branches, and those with other values than constants
+  for (size_t i = 0; i < shapes.size() && pairs.size() <= kMostPairs; ++i) {
+    const auto add = [&](const std::vector<size_t>& others) {
+      for (const size_t other : others) pairs.emplace_back(other, i);
+    };
+    const std::optional<std::set<std::string>> own = constants(shapes[i], place);
+    add(own ? open : all);
+    all.push_back(i);
+    if (!own) open.push_back(i);
+    for (const std::string& constant : own.value_or(std::set<std::string>{})) {
+      add(with[constant]);
+      with[constant].push_back(i);
+    }
+  }
+  if (pairs.size() > kMostPairs) return {};
+  return pairs;
+}
+
+// The only values at the place; nothing: others may be there, or none.
+std::optional<std::set<std::string>> SchemaReader::constants(const Shapes& shapes, const std::string& place) {
+  std::set<std::string> all;
+  for (const Shape& shape : shapes) {
+    const bool has_place = !shape.values && shape.types == kObject && shape.is_required(place);
+    if (!place.empty() && !has_place) return {};
+    for (const Shape& own : place.empty() ? Shapes{shape} : shapes_of(shape.property(place))) {
+      if (!own.values) return {};
+      for (const auto& [meaning, value] : *own.values) all.insert(meaning);
+      automaton_.work().spend(100 * std::ssize(*own.values));
+    }
+  }
+  return all;
 }
 
 bool SchemaReader::differ(const Shapes& a, const Shapes& b, int depth) {
@@ -358,10 +470,9 @@ bool SchemaReader::differ(const Shape& a, const Shape& b, int depth) {
 
 // `a` has values.
 bool SchemaReader::values_differ(const Shape& a, const Shape& b) {
-  return std::ranges::all_of(*a.values, [&](const Json* value) {
-    if (!(a.types & b.types & type_of(*value))) return true;
-    return b.values &&
-           std::ranges::none_of(*b.values, [&](const Json* other) { return are_equal(*other, *value); });
+  automaton_.work().spend(50 * std::ssize(*a.values));
+  return std::ranges::none_of(*a.values, [&](const auto& one) {
+    return (a.types & b.types & type_of(*one.second)) && (!b.values || b.values->contains(one.first));
   });
 }
 
@@ -378,19 +489,11 @@ bool SchemaReader::properties_differ(const Shape& a, const Shape& b, int depth) 
   });
 }
 
-std::string SchemaReader::path_of(const Json& schema) const {
-  std::string found;
-  visit_paths(root_, "", [&](const Json& value, const std::string& path) {
-    if (&value == &schema) found = path;
-    return &value == &schema;
-  });
-  return found;
-}
-
 void SchemaReader::refuse(const Json& schema, const std::string& why) const {
-  const std::string path = path_of(schema);
-  fail(ErrorKind::usage,
-       "the schema" + (path.empty() ? "" : " at " + visible(path, false, 200)) + ": " + why);
+  std::string path;
+  visit_values(root_, path, [&](const Json& value) { return &value == &schema; });
+  throw Refusal(ErrorKind::usage,
+                "the schema" + (path.empty() ? "" : " at " + visible(path, false, 200)) + ": " + why);
 }
 
 }  // namespace dsv32

@@ -57,13 +57,16 @@ class SchemaReader {
     const Json* schemas;
     Schemas trail;
   };
-  struct Values {
+  // Values of which only those count that another node accepts.
+  struct Checked {
     NodeId placeholder, base;
-    std::vector<const Json*> values;
+    Shape values;
   };
 
+  std::vector<Property> read_properties();
   NodeId node_of(Schemas schemas);
   void finish();
+  NodeId shapes_node(const Shapes& shapes);
   NodeId shape_node(const Shape& shape);
   NodeId type_node(const Shape& shape, Type type);
   NodeId values_node(Shape shape);
@@ -72,6 +75,8 @@ class SchemaReader {
   NodeId other_member(const Shape& shape, const std::vector<std::string>& names);
   NodeId comma();
   NodeId colon();
+  Terms::Id explored(Terms::Id term);
+  std::vector<std::string> texts_of(const Shape& shape);
   bool accepts(NodeId node, const std::string& bytes);
 
   Shapes shapes_of(const Schemas& schemas);
@@ -80,12 +85,17 @@ class SchemaReader {
   void add(Shape& shape, const Json& schema);
   const Json* referred(const Json& reference) const;
   void check_branches(const Json& branches);
+  using Pairs = std::vector<std::pair<size_t, size_t>>;
+  Pairs meeting(const Json& branches, const std::vector<Shapes>& shapes);
+  std::optional<Pairs> meeting_at(const std::string& place, const std::vector<Shapes>& shapes);
+  std::optional<std::set<std::string>> constants(const Shapes& shapes, const std::string& place);
   bool differ(const Shapes& a, const Shapes& b, int depth);
   bool differ(const Shape& a, const Shape& b, int depth);
   bool values_differ(const Shape& a, const Shape& b);
   bool properties_differ(const Shape& a, const Shape& b, int depth);
 
-  std::string path_of(const Json& schema) const;
+  template <typename Read>
+  auto named(const Read& read);
   [[noreturn]] void refuse(const Json& schema, const std::string& why) const;
 
   Automaton& automaton_;
@@ -93,7 +103,8 @@ class SchemaReader {
   std::unordered_map<const Json*, int64_t> places_;  // of all values, in the order of the text
   std::map<Schemas, NodeId> nodes_;                  // by schemas, in the order of their places
   std::vector<std::pair<Schemas, NodeId>> unread_;
-  std::vector<Values> values_;     // are checked when all nodes are there
+  std::vector<Checked> values_;    // are checked when all nodes are there
+  const Json* at_;                 // the schema that is read
   std::set<const Json*> checked_;  // oneOf lists
   std::optional<NodeId> comma_, colon_;
   int64_t n_spread_ = 0;

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <span>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -63,20 +64,19 @@ void add_types(Shape& shape, const Json& value) {
   shape.number.is_integer |= has_integer && !has_number;
 }
 
-void add_values(Shape& shape, std::vector<const Json*> values) {
-  if (shape.values)
-    std::erase_if(values, [&](const Json* value) {
-      return std::ranges::none_of(*shape.values,
-                                  [&](const Json* other) { return are_equal(*other, *value); });
-    });
-  shape.values = std::move(values);
+void add_values(Shape& shape, Work& work, std::span<const Json> values) {
+  auto all = std::make_shared<Values>();
+  for (const Json& value : values) {
+    std::string meaning = meaning_of(value);
+    work.spend(100 + 4 * std::ssize(meaning));
+    if (!shape.values || shape.values->contains(meaning)) all->emplace(std::move(meaning), &value);
+  }
+  shape.values = std::move(all);
 }
 
-void add_enum(Shape& shape, const Json& value) {
+std::span<const Json> list_of_values(const Json& value) {
   if (!value.is_array()) fail_value("enum", value, "a list");
-  std::vector<const Json*> values;
-  for (const Json& one : value) values.push_back(&one);
-  add_values(shape, std::move(values));
+  return value.get_ref<const Json::array_t&>();
 }
 
 const Json* list_of(const char* keyword, const Json& value) {
@@ -105,7 +105,8 @@ const Json* at_index(const Json* list, size_t index) {
 }
 
 bool has_name(const Json* names, const std::string& name) {
-  return names && std::find(names->begin(), names->end(), name) != names->end();
+  return names && std::ranges::any_of(
+                      *names, [&](const Json& one) { return one.get_ref<const std::string&>() == name; });
 }
 
 // What a keyword adds, beside those of items and properties.
@@ -119,9 +120,9 @@ bool add_keyword(Shape& shape, Terms& terms, const std::string& key, const Json&
   if (key == "type") {
     add_types(shape, value);
   } else if (key == "enum") {
-    add_enum(shape, value);
+    add_values(shape, terms.work(), list_of_values(value));
   } else if (key == "const") {
-    add_values(shape, {&value});
+    add_values(shape, terms.work(), {&value, 1});
   } else if (key == "minimum" || key == "exclusiveMinimum") {
     shape.number.least.push_back(bound_of(key, value, key != "minimum"));
   } else if (key == "maximum" || key == "exclusiveMaximum") {
@@ -148,9 +149,18 @@ bool add_keyword(Shape& shape, Terms& terms, const std::string& key, const Json&
 
 }  // namespace
 
-bool are_equal(const Json& a, const Json& b) {
-  if (!a.is_structured() || !b.is_structured()) return a == b;
-  return nlohmann::json::parse(a.dump()) == nlohmann::json::parse(b.dump());
+std::string meaning_of(const Json& value) {
+  if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    if (std::trunc(number) == number && std::abs(number) < 0x1p63)
+      return std::to_string(static_cast<int64_t>(number));
+  }
+  if (!value.is_structured()) return value.dump();
+  std::vector<std::string> parts;
+  for (const auto& [key, part] : value.items())
+    parts.push_back((value.is_object() ? Json(key).dump() : "") + meaning_of(part));
+  if (value.is_object()) std::ranges::sort(parts);
+  return (value.is_object() ? "{" : "[") + joined(parts, ",") + "]";
 }
 
 Type type_of(const Json& value) {
@@ -226,8 +236,9 @@ std::vector<const Json*> Shape::other_properties() const {
 
 std::vector<std::string> Shape::names() const {
   std::vector<std::string> all;
+  std::unordered_set<std::string> known;
   const auto add_name = [&](const std::string& name) {
-    if (std::ranges::find(all, name) == all.end()) all.push_back(name);
+    if (known.insert(name).second) all.push_back(name);
   };
   for (const PropertySchemas& part : properties)
     if (part.properties)

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,8 +30,9 @@ enum Type : unsigned {
   kEveryType = 63,
 };
 Type type_of(const Json& value);
-// As JSON values, whatever the order of their properties.
-bool are_equal(const Json& a, const Json& b);
+// The same text for equal values, whatever the order of their properties.
+std::string meaning_of(const Json& value);
+using Values = std::map<std::string, const Json*>;  // by their meanings
 
 // The schemas of an array's items, or of an object's properties, in one schema; null: none is given.
 struct ItemSchemas {
@@ -41,7 +44,7 @@ struct PropertySchemas {
 
 struct Shape {
   unsigned types = kEveryType;
-  std::optional<std::vector<const Json*>> values;  // the only ones
+  std::shared_ptr<const Values> values;  // the only ones; null: any. Shared by the copies of a shape
   NumberKind number;
   std::vector<Terms::Id> texts;  // a string is in all of them
   int64_t least_length = 0, most_length = Terms::kNoLimit;
@@ -66,6 +69,7 @@ struct Shape {
   // Names that a schema gives a property or asks for, in the order of the answer.
   std::vector<std::string> names() const;
   bool is_required(const std::string& name) const;
+  int64_t n_parts() const { return std::ssize(texts) + std::ssize(items) + std::ssize(properties); }
 };
 
 }  // namespace dsv32

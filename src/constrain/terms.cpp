@@ -40,7 +40,7 @@ int64_t one_less(int64_t n) { return n == Terms::kNoLimit ? n : std::max<int64_t
 
 }  // namespace
 
-Terms::Terms() {
+Terms::Terms(Work& work) : work_(work) {
   make({.kind = Kind::nothing});
   make({.kind = Kind::empty, .takes_empty = true});
   any_character_ = character({{0, kLastCharacter}});
@@ -56,7 +56,11 @@ Terms::Id Terms::make(Node node) {
   if (node.kind == Kind::other_than) node.has_filter = !node.is_finite, node.is_finite = false;
   const auto [found, is_new] = ids_.try_emplace({node.kind, node.parts, node.ranges, node.least, node.most},
                                                 static_cast<Id>(nodes_.size()));
-  if (is_new) nodes_.push_back(std::move(node));
+  work_.spend(20 + std::ssize(node.parts) / 4);
+  if (is_new) {
+    work_.take(300 + 2 * static_cast<int64_t>(sizeof(Id) * node.parts.size() + sizeof(Range) * node.ranges.size()));
+    nodes_.push_back(std::move(node));
+  }
   return found->second;
 }
 
@@ -76,18 +80,38 @@ std::vector<Terms::Range> Terms::others_than(std::vector<Range> ranges) {
   return others;
 }
 
-Terms::Id Terms::literal(std::string_view utf8) {
-  if (utf8.size() > kMostLiteralBytes)
-    fail(ErrorKind::usage, "a name or value has more than 1,000 bytes, which is not supported");
-  std::vector<Id> characters;
-  for (size_t i = 0; i < utf8.size();) {
-    uint32_t code = 0;
-    i += static_cast<size_t>(decode_utf8(utf8, i, &code));
-    characters.push_back(character({{code, code}}));
+Terms::Id Terms::one_of(std::vector<std::string_view> utf8) {
+  std::vector<std::u32string> texts;
+  for (const std::string_view text : utf8) {
+    if (text.size() > kMostLiteralBytes)
+      fail(ErrorKind::usage, "a name or value has more than 1,000 bytes, which is not supported");
+    texts.emplace_back();
+    for (size_t i = 0; i < text.size();) {
+      uint32_t code = 0;
+      i += static_cast<size_t>(decode_utf8(text, i, &code));
+      texts.back() += static_cast<char32_t>(code);
+    }
   }
-  Id all = kEmpty;
-  for (size_t i = characters.size(); i-- > 0;) all = sequence(characters[i], all);
-  return all;
+  std::ranges::sort(texts);
+  return one_of(texts, 0);
+}
+
+// Of sorted texts with a common beginning of `depth` characters, what follows it.
+Terms::Id Terms::one_of(std::span<const std::u32string> texts, size_t depth) {
+  std::vector<Id> cases;
+  while (!texts.empty()) {
+    if (texts.front().size() == depth) {
+      cases.push_back(kEmpty), texts = texts.subspan(1);
+      continue;
+    }
+    const auto first = static_cast<uint32_t>(texts.front()[depth]);
+    const auto other = std::ranges::find_if(texts, [&](const auto& text) { return text[depth] != first; });
+    const auto n = static_cast<size_t>(other - texts.begin());
+    work_.spend(static_cast<int64_t>(n));
+    cases.push_back(sequence(character({{first, first}}), one_of(texts.first(n), depth + 1)));
+    texts = texts.subspan(n);
+  }
+  return either(cases);
 }
 
 Terms::Id Terms::sequence(Id a, Id b) {
@@ -102,9 +126,9 @@ Terms::Id Terms::sequence(Id a, Id b) {
   return make({.kind = Kind::sequence, .takes_empty = takes_empty, .parts = {a, b}});
 }
 
-Terms::Id Terms::sequence(std::initializer_list<Id> parts) {
+Terms::Id Terms::sequence(std::span<const Id> parts) {
   Id all = kEmpty;
-  for (auto part = parts.end(); part != parts.begin();) all = sequence(*--part, all);
+  for (size_t i = parts.size(); i-- > 0;) all = sequence(parts[i], all);
   return all;
 }
 
@@ -193,8 +217,13 @@ std::optional<Terms::Length> Terms::length(Id term) const {
 Terms::Id Terms::after(Id term, uint32_t character) {
   const auto known = after_.find(static_cast<uint64_t>(term) << 32 | character);
   if (known != after_.end()) return known->second;
+  const Node& node = nodes_[at(term)];
+  const bool is_quick = node.kind == Kind::character ||
+                        (node.kind == Kind::sequence && nodes_[at(node.parts[0])].kind == Kind::character);
   const Id derived = derive(term, character);
+  if (is_quick) return derived;  // found again sooner than remembered
   after_[static_cast<uint64_t>(term) << 32 | character] = derived;
+  work_.take(50);
   return derived;
 }
 
@@ -234,9 +263,11 @@ const std::vector<uint32_t>& Terms::borders(Id term) {
   for (const Id part : node.parts) {
     const std::vector<uint32_t>& own = borders(part);
     all.insert(all.end(), own.begin(), own.end());
+    if (node.kind == Kind::sequence && !takes_empty(part)) break;  // the other part does not begin yet
   }
   std::ranges::sort(all);
   all.erase(std::unique(all.begin(), all.end()), all.end());
+  work_.take(100 + 4 * std::ssize(all));
   return borders_[term] = std::move(all);
 }
 

@@ -12,11 +12,14 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "constrain/work.h"
 
 namespace dsv32 {
 
@@ -35,7 +38,8 @@ class Terms {
   static constexpr int64_t kNoLimit = INT64_MAX;
   static constexpr uint32_t kLastCharacter = 0x10ffff;
 
-  Terms();
+  explicit Terms(Work& work);  // which must outlive it
+  Work& work() { return work_; }
 
   // --- Making terms
 
@@ -46,9 +50,12 @@ class Terms {
   Id any() const { return any_; }  // all texts
   Id of_length(Length length) { return repeat(any_character_, length.least, length.most); }
   // This text; `utf8` is well-formed. Throws Error{usage} when it has more than kMostLiteralBytes.
-  Id literal(std::string_view utf8);
+  Id literal(std::string_view utf8) { return one_of({utf8}); }
+  // One of these, which share their beginnings.
+  Id one_of(std::vector<std::string_view> utf8);
   Id sequence(Id a, Id b);
-  Id sequence(std::initializer_list<Id> parts);
+  Id sequence(std::span<const Id> parts);
+  Id sequence(std::initializer_list<Id> parts) { return sequence(std::span(parts.begin(), parts.size())); }
   Id either(std::vector<Id> terms);
   Id both(std::vector<Id> terms);
   Id other_than(Id a);
@@ -92,6 +99,9 @@ class Terms {
   const std::vector<uint32_t>& borders(Id term);
   void explore(Id term);
 
+  Id one_of(std::span<const std::u32string> texts, size_t depth);
+
+  Work& work_;
   std::deque<Node> nodes_;  // which stay where they are
   std::map<Key, Id> ids_;
   std::unordered_map<uint64_t, Id> after_;                 // by term << 32 | character
