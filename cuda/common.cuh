@@ -214,8 +214,6 @@ DSV32_DEVICE uint8_t* key_page(const CacheView& cache, int64_t page_bytes, int64
 
 // ---- the blocks that share a row: a cluster, whose blocks see each other's shared memory, or one block ----
 
-constexpr int kMostTeamBlocks = 8;  // the largest cluster that every device with clusters accepts
-
 struct Team {
   int rank = 0, size = 1;
 

@@ -327,21 +327,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// Chooses the number of parts with which the busiest block is done first. A block's beginning and end are
-// counted as kStepsBeside steps. fits(n): whether n parts are possible.
-template <typename Fits>
-int choose_parts(const Layout& layout, int64_t n_blocks, int n_places, const Fits& fits) {
-  constexpr int kStepsBeside = 4;
-  if (layout.n_split > 1) return layout.n_split;
-  int best = 1;
-  int64_t least = INT64_MAX;
-  for (int n = 1; n <= 1 << layout.log_warps; n *= 2) {
-    const int64_t time = ceil_div(n_blocks * n, n_places) * (ceil_div(layout.n_steps, n) + kStepsBeside);
-    if (time < least && (n == 1 || fits(n))) least = time, best = n;
-  }
-  return best;
-}
-
 template <TensorType kType>
 void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, bool is_gated, int n_together,
                     const Launch& launch) {
@@ -369,9 +354,11 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
     const int n_units = (layout.n_split << layout.log_warps) / n_parts;
     return layout.n_split > 1 || n_parts == 1 ? std::min(n_units, 2) : n_parts == 2 ? 1 : n_units;
   };
-  cut.n_parts = choose_parts(layout, int64_t{n_groups} * n_chunks * n_problems, 2 * launch.n_sms, [&](int n) {
-    return card().has_clusters && stages_in(place, slots_of(n)) >= 2;
-  });
+  const auto fits = [&](int n) { return card().has_clusters && stages_in(place, slots_of(n)) >= 2; };
+  cut.n_parts = layout.n_split > 1
+                    ? layout.n_split
+                    : choose_parts(layout.n_steps, layout.log_warps,
+                                   int64_t{n_groups} * n_chunks * n_problems, 2 * launch.n_sms, fits);
   cut.n_slots = slots_of(cut.n_parts);
   while ((layout.n_split << layout.log_warps) / cut.n_parts > cut.n_slots << cut.log_units) ++cut.log_units;
   const int room = stages_in(place, cut.n_slots) >= 2 ? place : block_limit;

@@ -137,10 +137,7 @@ bool launch_part(const DecodeRows& rows, const UseRuns& runs, TensorType type, c
   bool is_beside_done = false;
   switch (choice.kernel) {
     case DecodeKernel::float_rows: launch_float_rows<kMats>(rows, launch); break;
-    case DecodeKernel::float_tiles:
-      launch_float_tiles<kMats>(rows, choose_tiles(rows, kMats, launch.n_sms), is_float_aligned(rows),
-                                launch);
-      break;
+    case DecodeKernel::float_tiles: launch_float_tiles<kMats>(rows, is_float_aligned(rows), launch); break;
     case DecodeKernel::rows:
       with_type(type, [&]<TensorType kType>() {
         if constexpr (kType == TensorType::f16 || kType == TensorType::bf16)

@@ -31,7 +31,7 @@ struct DecodeRows {
   bool in_bands = false;  // how rows lie (backend/matrix.h); else whole
   int n_cols = 0;
   int n_problems = 1;
-  int n_problems_token = 1;       // problems per token: division of sums depends on these alone
+  int n_problems_token = 1;       // problems per token: division of sums depends on these too
   const int32_t* mats = nullptr;  // [n_problems]; null: problem p has matrix p
   bool is_known = false;          // mats is older than the kernel ahead, which is a product by mats too
   // x is older than the kernel ahead, which lets this one start late: x is read before mats.
@@ -61,7 +61,7 @@ void decode_rows(const DecodeRows& rows, const UseRuns& runs, TensorType type, c
 
 namespace decode {
 
-constexpr int kWarps = 8, kThreads = 32 * kWarps, kMaxStages = 6;
+constexpr int kWarps = kRowsWarps, kThreads = 32 * kWarps, kMaxStages = 6;
 constexpr int kBandTile = static_cast<int>(kBandRows);  // rows of a warp's tile: a band
 constexpr int kGroupTokens = kRowsTokens;               // columns of one tensor-core product
 constexpr int kMostTogether = kColumnsTokens;           // columns that decode_columns.cu multiplies at a time
@@ -330,43 +330,6 @@ DSV32_DEVICE void find_step(const DecodeRows& rows, const StepPlace& at, int lan
   }
 }
 
-// ---- how sums are divided: by the first whole matrix's shape alone, because the bits depend on it ----
-
-// log2 of W. Takes the W whose busiest warp has the fewest steps, with two blocks per multiprocessor; the
-// larger W of equals. Units shorter than three steps do not pay: w2 of 8 experts took 27.5 us in units of one
-// step, 22.8 in units of four (H200, 2026-11-24).
-inline int choose_log_warps(const DecodeRows& rows, int n_steps) {
-  constexpr int64_t kLeastUnitSteps = 3;
-  int best = 0;
-  int64_t least = INT64_MAX;
-  for (int log = 3; log >= 0; --log) {
-    const int64_t w = int64_t{1} << log;
-    if ((w > 1 && w > n_steps) || (w > 2 && w * kLeastUnitSteps > n_steps)) continue;
-    const int64_t n_groups = ceil_div(rows.n_whole_rows, kBandTile * (kWarps >> log)) * rows.n_problems_token;
-    const int64_t most = ceil_div(n_groups, 2 * kPlannedSms) * ceil_div(n_steps, w);
-    if (most < least) least = most, best = log;
-  }
-  return best;
-}
-
-// How many blocks of a cluster share a tile: enough for two blocks per multiprocessor, as long as each block
-// has steps for most of its warps. It cuts the sums, so the generic family never shares: some of its cards
-// have no clusters.
-inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
-  if (rows.is_undivided || rows.n_problems_token > 1 || log_warps < 3 ||
-      card().family != KernelFamily::hopper)
-    return 1;
-  constexpr int kLeastSteps = kWarps - 2, kMostBlocks = 8;
-  const int n_tiles = ceil_div(rows.n_whole_rows, kBandTile);
-  int n = 1;
-  for (int m = 2; m <= kMostBlocks && n_tiles * m <= 2 * kPlannedSms; m *= 2) {
-    const int n_steps_block = ceil_div(n_steps, m);
-    if (n_steps_block < kLeastSteps) break;
-    if ((m - 1) * n_steps_block < n_steps) n = m;  // so that the last block has steps too
-  }
-  return n;
-}
-
 // Throws Error{internal} when weights with codes are not aligned: bands are copied 16 bytes at a time.
 template <TensorType kType>
 void check_alignment(const DecodeRows& rows) {
@@ -389,8 +352,10 @@ Layout layout_of(const DecodeRows& rows, int n_mats) {
   layout.is_x_aligned = is_aligned(rows.x, 16) && rows.x_problem_stride % 4 == 0 &&
                         rows.x_token_stride % 4 == 0 && rows.n_cols % 4 == 0 && is_aligned(rows.x_norm, 16);
   layout.n_steps = ceil_div(rows.n_cols, Steps<kType>::kCols);
-  layout.log_warps = choose_log_warps(rows, layout.n_steps);
-  layout.n_split = n_mats == 1 ? choose_split(rows, layout.n_steps, layout.log_warps) : 1;
+  const int n_bands = ceil_div(rows.n_whole_rows, kBandTile);
+  layout.log_warps = choose_log_warps(n_bands, rows.n_problems_token, layout.n_steps);
+  const bool may_split = n_mats == 1 && !rows.is_undivided && rows.n_problems_token == 1;
+  layout.n_split = may_split ? choose_split(n_bands, layout.n_steps, layout.log_warps, card().family) : 1;
   layout.n_steps_block = ceil_div(layout.n_steps, layout.n_split);
   return layout;
 }

@@ -95,7 +95,7 @@ DSV32_DEVICE void float_rows(const DecodeRows& rows, int job, int problem, bool 
 // eight rows times eight tokens in registers, 64 products per 16 values read; a block's warps make up to 32
 // rows times 32 tokens.
 
-constexpr int kSide = 8;       // rows of a warp, and its tokens
+constexpr int kSide = 8;       // rows of a warp, and its tokens (choose_float_sides)
 constexpr int kMostSides = 4;  // of a block, for rows and for tokens
 constexpr int kMostTileThreads = 32 * kMostSides * kMostSides;
 constexpr int kLaneColumns = 4;  // neighbouring columns
@@ -271,21 +271,12 @@ __global__ void __launch_bounds__(kThreads)
                      [&](int k, int block) { return parts[block * n_sums + k]; });
 }
 
-// The largest tiles with which each multiprocessor gets a block.
-inline FloatTiles choose_tiles(const DecodeRows& rows, int n_mats, int n_sms) {
-  FloatTiles tiles{};
-  const int n_sides = ceil_div(rows.n_tokens, kSide);
-  tiles.n_token_sides = ceil_div(n_sides, ceil_div(n_sides, kMostSides));
-  const int64_t n_columns = kWarps * rows.n_problems * ceil_div(rows.n_tokens, tiles.n_tokens());
-  tiles.n_row_sides = kMostSides;
-  while (tiles.n_row_sides > 1 &&
-         n_columns * ceil_div(rows.matrices[0].n_rows * n_mats, tiles.n_rows() / 2) <= n_sms)
-    tiles.n_row_sides /= 2;
-  return tiles;
-}
-
 template <int kMats>
-void launch_float_tiles(const DecodeRows& rows, FloatTiles tiles, bool is_aligned, const Launch& launch) {
+void launch_float_tiles(const DecodeRows& rows, bool is_aligned, const Launch& launch) {
+  const auto [n_row_sides, n_token_sides] =
+      choose_float_sides(rows.matrices[0].n_rows * kMats, rows.n_tokens, rows.n_problems, launch.n_sms);
+  FloatTiles tiles{};
+  tiles.n_row_sides = n_row_sides, tiles.n_token_sides = n_token_sides;
   tiles.is_aligned = is_aligned;
   const int room = most_shared_bytes(float_tiles_kernel<kMats>, tiles.n_threads() > kThreads ? 1 : 2);
   const int n_steps = ceil_div(rows.n_cols, kLaneColumns * kThreads);

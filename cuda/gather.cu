@@ -32,9 +32,8 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int kThreads = 512, kBlocksPerSm = 2;
-constexpr int kFewBlocks = 16;  // with a word of each thread; the next kernel needs room to start beside
-constexpr int kTogether = 4;    // words of a thread under way
+constexpr int kThreads = 512, kBlocksPerSm = kGatherBlocksPerSm;
+constexpr int kTogether = 4;  // words of a thread under way
 
 // A member's part, in words of 16 or 4 bytes, and where it goes.
 struct Part {
@@ -356,13 +355,10 @@ void widen(Part& part, int64_t n_members) {
   part.n_row_words = std::max(1u, part.n_row_words);
 }
 
-// The grid of gather_kernel.
-int64_t blocks_for(const Work& work, int n_sms) {
+// The words that the blocks of gather_kernel copy, or then add.
+int64_t most_words(const Work& work) {
   const int64_t n_sums = work.sum ? (work.is_sum_wide ? work.n_sum / 4 : work.n_sum) : 0;
-  const int64_t n = std::max<int64_t>(int64_t{work.parts[0].n_words} + work.parts[1].n_words, n_sums);
-  if (n <= kFewBlocks * kThreads) return std::max<int64_t>(1, ceil_div(n, kThreads));
-  return std::clamp<int64_t>(ceil_div(n, kTogether * kThreads), kFewBlocks,
-                             std::min(kBlocksPerSm * n_sms, static_cast<int>(kArrivals)));
+  return std::max<int64_t>(int64_t{work.parts[0].n_words} + work.parts[1].n_words, n_sums);
 }
 
 // Whether a piece's parts are equally long on all members, in whole packets.
@@ -406,7 +402,8 @@ void enqueue(const Gather& op, const Work& work, const Launch& launch) {
         {std::clamp<int64_t>(ceil_div(*n_packets, kThreads), 1, kBlocksPerSm * launch.n_sms), kThreads},
         launch, work);
   else
-    launch_kernel(gather_kernel, {blocks_for(work, launch.n_sms), kThreads}, launch, work);
+    launch_kernel(gather_kernel, {gather_blocks(most_words(work), kThreads, launch.n_sms), kThreads}, launch,
+                  work);
   if (norm.out) rms_norm(norm, launch);
 }
 

@@ -10,7 +10,8 @@
 namespace dsv32::cuda {
 
 constexpr int kMostMembers = 8;
-constexpr uint32_t kArrivals = 1024;  // that a member's blocks together add to a counter in one gather
+constexpr uint32_t kArrivals =
+    kMostGatherBlocks;  // that a member's blocks together add to a counter in one gather
 
 // One device's side of a team's gathers.
 class Exchange {

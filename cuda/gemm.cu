@@ -44,13 +44,6 @@ bool is_direct(const WeightMatrix& weight) {
          reinterpret_cast<uintptr_t>(weight.data) % 16 == 0;
 }
 
-int64_t splits_of(int64_t n_rows, int64_t n_cols) {
-  constexpr int64_t kPlannedTiles = 16;  // tiles of 128 tokens and 256 rows: 2048 tokens fill the device
-  constexpr int64_t kMostSplits = 8, kLeastSteps = 2 * kSplitSteps;
-  const int64_t n_tiles = kPlannedTiles * ceil_div(n_rows, 2 * kTileRows), n_steps = ceil_div(n_cols, kStep);
-  return std::max<int64_t>(1, std::min({kPlannedSms / n_tiles, n_steps / kLeastSteps, kMostSplits}));
-}
-
 void multiply(const Product& product, const Launch& launch) {
   if (product.n_splits == 1) return multiply_whole(product, launch);
   const int64_t n_rows = product.weight.n_rows, n_splits = product.n_splits;

@@ -13,11 +13,11 @@
 namespace dsv32::cuda {
 
 constexpr int kTileTokens = 128;
-constexpr int kTileRows = 128;
-constexpr int kStep = 64;  // columns
+constexpr int kTileRows = kPromptTileRows;
+constexpr int kStep = kPromptStep;  // columns
 constexpr int kTileBytes = 128 * kStep * 2;
-constexpr int kProductThreads = 256;  // of Hopper's kernels: the threads that multiply
-constexpr int kSplitSteps = 4;        // a split begins at a multiple of this: the longest block
+constexpr int kProductThreads = 256;            // of Hopper's kernels: the threads that multiply
+constexpr int kSplitSteps = kPromptSplitSteps;  // a split begins at a multiple of this: the longest block
 
 // A range of places, in the order of tokens, to which one matrix is applied.
 struct TokenTile {
@@ -64,9 +64,6 @@ struct Product {
 // n_splits > 1 the parts of a sum are added in scratch memory. gemm.cu.
 void multiply(const Product& product, const Launch& launch);
 
-// How many parts the columns of a matrix [n_rows, n_cols] are divided into. It follows from the shape alone,
-// since it decides how a sum is rounded. Matrices of few rows get more tiles this way.
-int64_t splits_of(int64_t n_rows, int64_t n_cols);
 bool is_direct(const WeightMatrix& weight);
 // By our own kernel: f32 sums of weights that are direct, without tiles.
 void multiply_direct(const Product& product, const Launch& launch);

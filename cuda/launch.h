@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -53,10 +52,6 @@ class Workspace {
   size_t n_bytes_;
   size_t n_used_ = 0;
 };
-
-// Sums are cut into parts for this many multiprocessors (H100, H200): the cut must not depend on the device,
-// nor on the number of tokens of the step.
-constexpr int kPlannedSms = 132;
 
 class Exchange;
 
@@ -116,7 +111,5 @@ int most_shared_bytes(Kernel* kernel, int n_together = 1) {
 inline bool is_aligned(const void* p, size_t n_bytes) {
   return reinterpret_cast<uintptr_t>(p) % n_bytes == 0;
 }
-
-constexpr auto ceil_div(std::integral auto a, std::integral auto b) { return (a + b - 1) / b; }
 
 }  // namespace dsv32::cuda

@@ -218,7 +218,7 @@ void multiply_rounded(const WeightMatrix& weight, const RoundedRows& x, int64_t 
   product.x = x.values, product.x_units = x.units;
   product.x_columns = n_cols, product.x_mats = weight.n_mats;
   product.y = y, product.y_stride = weight.n_mats * weight.n_rows, product.y_mat_stride = weight.n_rows;
-  product.n_splits = is_single(weight) ? splits_of(weight.whole_rows(), n_cols) : 1;
+  product.n_splits = is_single(weight) ? choose_splits(weight.whole_rows(), n_cols) : 1;
   product.n_places = n_tokens;
   Workspace rest = *launch.workspace;  // each product takes scratch memory anew
   const Launch with_rest = launch.with(rest);

@@ -255,39 +255,22 @@ void launch_add(const Attend& op, Plan plan, const Launch& launch) {
                 plan);
 }
 
-// The number of CTAs that share a token's blocks: the one with which the first kernel is fastest. A CTA's
-// start takes as long as two blocks.
-int choose_splits(int64_t n_ctas, int64_t n_blocks, int n_sms) {
-  int best = 1;
-  int64_t least = INT64_MAX;
-  for (int n = 1; n <= n_blocks; ++n) {
-    const int64_t time = ceil_div(n * n_ctas, n_sms) * (ceil_div(n_blocks, n) + 2);
-    if (time < least) least = time, best = n;
-  }
-  return best;
-}
-
-// CTAs have 128 heads, which share the loaded rows. If there are few such CTAs, the second kernel's have 64
-// heads.
+// CTAs have 128 heads, which share the loaded rows; the second kernel's of 64 columns have 64 heads.
 template <KvType kKv>
 void attend_tokens(const Attend& op, Plan plan, const Launch& launch) {
   const int64_t n_single = op.step.n_tokens * ceil_div(op.n_heads, kHeads);
   const int64_t n_double = op.step.n_tokens * ceil_div(op.n_heads, 2 * kHeads);
-  constexpr int kSingleColumns = 64;
   plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 2 * kHeads));
-  plan.n_splits = choose_splits(n_double, plan.n_most_blocks, launch.n_sms);
+  plan.n_splits = choose_shares_of_rows(n_double, plan.n_most_blocks, launch.n_sms);
   constexpr int kBytes = WeighSizes<kKv>::kBytes;
   static_assert(kBytes <= kMostSharedBytes);
   launch_kernel(mla_weigh_kernel<kKv>, {n_double * plan.n_splits, threads_of(kWeighGroups), kBytes}, launch,
                 op, plan);
-  // A CTA of 128 columns takes two thirds of the time of one of 256.
-  const auto rounds = [&](int n_columns) { return ceil_div(n_double * (kRank / n_columns), launch.n_sms); };
-  if (n_single * (kRank / kSingleColumns) <= launch.n_sms)
-    launch_add<kKv, 1, kSingleColumns>(op, plan, launch);
-  else if (2 * rounds(128) <= 3 * rounds(256))
-    launch_add<kKv, 2, 128>(op, plan, launch);
-  else
-    launch_add<kKv, 2, 256>(op, plan, launch);
+  switch (choose_add_columns(n_single, n_double, launch.n_sms)) {
+    case 64: launch_add<kKv, 1, 64>(op, plan, launch); break;
+    case 128: launch_add<kKv, 2, 128>(op, plan, launch); break;
+    default: launch_add<kKv, 2, 256>(op, plan, launch);
+  }
 }
 
 }  // namespace

@@ -471,11 +471,10 @@ void launch_resolve(const Resolve& op, const Room& room, Kernel* kernel, unsigne
 }  // namespace
 
 bool can_fetch_resolved(const Resolve& op) {
-  constexpr int kLeastRows = 16;  // with fewer a separate fetch is as fast
   const CacheView& cache = op.cache;
-  return cache.buffers && op.step.n_tokens <= kFewFetchTokens && cache.layout.row_bytes() > 0 &&
-         has_whole_words(cache) && card().has_clusters && cache.most_slots <= SlotTable::kMostShared &&
-         room_to_fetch(op).n_rows >= kLeastRows;
+  return cache.buffers && cache.layout.row_bytes() > 0 && has_whole_words(cache) && card().has_clusters &&
+         cache.most_slots <= SlotTable::kMostShared &&
+         fetches_in_resolve(op.step.n_tokens, room_to_fetch(op).n_rows);
 }
 
 void resolve(const Resolve& op, bool fetches, const Launch& launch) {

@@ -214,21 +214,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfAnSm)
   // The team has synchronised since the last access to another block's shared memory.
 }
 
-// The number of blocks per row with which all rows are done soonest, in turns of one block per multiprocessor
-// (two blocks on one take two turns); a turn takes as long as a block's ids and its barriers. At least two if
-// there is a draw or a sum.
-int blocks_per_row(const Sample& op, int n_sms) {
-  constexpr int64_t kMeetings = 14000;  // a block's barriers take as long as this many ids
-  if (op.n_top < 0 &&
-      std::all_of(op.rules, op.rules + op.n_tokens, [](const SampleRule& r) { return r.temperature == 0; }))
-    return 1;
-  int fewest = 2;
-  int64_t least = INT64_MAX;
-  for (int n = 2; n <= kMostTeamBlocks; n *= 2) {
-    const int64_t cost = ceil_div(op.n_tokens * n, n_sms) * (op.vocab_size / n + kMeetings);
-    if (cost < least) fewest = n, least = cost;
-  }
-  return fewest;
+bool draws(const Sample& op) {
+  return op.n_top >= 0 || std::any_of(op.rules, op.rules + op.n_tokens,
+                                      [](const SampleRule& rule) { return rule.temperature != 0; });
 }
 
 }  // namespace
@@ -242,7 +230,8 @@ void sample(const Sample& op, const Launch& launch) {
          format("sample: %ld tokens to choose from, expected 1 to %ld", op.vocab_size, kMostTokens));
   if (op.n_top > std::min(op.vocab_size, kMostTopLogprobs))
     fail(ErrorKind::internal, format("sample: the %ld likeliest of %ld tokens", op.n_top, op.vocab_size));
-  const int n_blocks = card().has_clusters ? blocks_per_row(op, launch.n_sms) : 1;
+  const int n_blocks =
+      card().has_clusters && draws(op) ? sample_blocks(op.n_tokens, op.vocab_size, launch.n_sms) : 1;
   Found* shares = launch.workspace->take<Found>(op.n_tokens * kShares * (op.masks ? 2 : 1));
   SampleRule* all_rules = launch.workspace->take<SampleRule>(op.n_tokens);
   for (int64_t first = 0; first < op.n_tokens; first += kRulesOfALaunch) {

@@ -271,26 +271,17 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) select_topk_kernel(
   wait_for_cluster();
 }
 
-// The number of blocks that share a row: as many as there are multiprocessors for; by eight only half of
-// these, since a cluster cannot span the device's parts.
-int blocks_per_row(int64_t n_tokens, int n_sms) {
-  int n = 1;
-  while (n < kMostTeamBlocks && 2 * n * n_tokens <= (2 * n < kMostTeamBlocks ? n_sms : n_sms / 2)) n *= 2;
-  return n;
-}
-
-// Room for each of n_blocks lists, which may be much longer than its share: the best keys often lie together.
+// Room for each of n_blocks lists.
 template <typename Kernel>
 int list_room(Kernel* kernel, int n_blocks) {
   const int n_words = most_shared_bytes(kernel) / 4;
-  const int n_room = n_blocks == 8 ? 3072 : n_blocks == 4 ? 4096 : n_blocks == 2 ? 6144 : 8192;
-  return std::min(n_room, (n_words - kListHead * n_blocks) / (n_blocks + 1) / 4 * 4);
+  return std::min(topk_list_keys(n_blocks), (n_words - kListHead * n_blocks) / (n_blocks + 1) / 4 * 4);
 }
 
 template <int kThreads>
 void launch_select(const SelectTopk& op, bool are_long, const Launch& launch) {
   const auto kernel = select_topk_kernel<kThreads>;
-  const int n_blocks = are_long && card().has_clusters ? blocks_per_row(op.step.n_tokens, launch.n_sms) : 1;
+  const int n_blocks = are_long && card().has_clusters ? topk_blocks(op.step.n_tokens, launch.n_sms) : 1;
   const int n_room = are_long ? list_room(kernel, n_blocks) : 0;
   const int n_bytes = ((n_blocks + 1) * n_room + kListHead * n_blocks) * 4;
   launch_kernel(kernel, {op.step.n_tokens * n_blocks, kThreads, n_bytes, n_blocks}, launch, op, n_room);

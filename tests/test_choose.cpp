@@ -84,6 +84,57 @@ BOOST_AUTO_TEST_CASE(widths_hold_their_tokens) {
     }
 }
 
+// Other numbers give other bits.
+BOOST_AUTO_TEST_CASE(cuts_of_sums) {
+  const struct {
+    int n_bands, n_steps, n_problems, log_warps, n_split;
+  } table[] = {{128, 28, 1, 3, 2}, {448, 64, 1, 3, 1}, {448, 8, 8, 1, 1}, {32, 1, 128, 0, 1},
+               {1536, 6, 1, 1, 1}, {36, 28, 1, 3, 4},  {8, 28, 1, 3, 4}};
+  for (const auto& of : table) {
+    BOOST_TEST(choose_log_warps(of.n_bands, of.n_problems, of.n_steps) == of.log_warps);
+    BOOST_TEST(choose_split(of.n_bands, of.n_steps, of.log_warps, kHopper) == of.n_split);
+    BOOST_TEST(choose_split(of.n_bands, of.n_steps, of.log_warps, kGeneric) == 1);
+  }
+  BOOST_TEST(choose_splits(576, 7168) == 2);
+  BOOST_TEST(choose_splits(2112, 7168) == 1);
+  BOOST_TEST(choose_splits(256, 7168) == 8);
+  BOOST_TEST(choose_splits(512, 2048) == 4);
+}
+
+BOOST_AUTO_TEST_CASE(blocks_of_a_launch) {
+  const auto always = [](int) { return true; };
+  const auto never = [](int) { return false; };
+  BOOST_TEST(choose_parts(28, 3, 16, 264, always) == 8);
+  BOOST_TEST(choose_parts(28, 3, 16, 264, never) == 1);
+  BOOST_TEST(choose_parts(28, 3, 1000, 264, always) == 1);
+  const auto sides = [](int n_rows, int n_tokens) {
+    const FloatSides of = choose_float_sides(n_rows, n_tokens, 1, 132);
+    return 10 * of.n_rows + of.n_tokens;
+  };
+  BOOST_TEST(sides(256, 9) == 22);
+  BOOST_TEST(sides(256, 64) == 44);
+  BOOST_TEST(sides(512, 33) == 43);
+  BOOST_TEST(choose_shares_of_rows(1, 32, 132) == 32);
+  BOOST_TEST(choose_shares_of_rows(8, 32, 132) == 16);
+  BOOST_TEST(choose_shares_of_rows(132, 32, 132) == 1);
+  BOOST_TEST(choose_add_columns(2, 1, 132) == 64);
+  BOOST_TEST(choose_add_columns(20, 10, 132) == 128);
+  BOOST_TEST(choose_add_columns(128, 64, 132) == 256);
+  BOOST_TEST(topk_blocks(8, 132) == 8);
+  BOOST_TEST(topk_blocks(9, 132) == 4);
+  BOOST_TEST(topk_blocks(64, 132) == 2);
+  BOOST_TEST(sample_blocks(1, 129280, 132) == 8);
+  BOOST_TEST(sample_blocks(32, 129280, 132) == 4);
+  BOOST_TEST(sample_blocks(128, 129280, 132) == 2);
+  BOOST_TEST(gather_blocks(0, 512, 132) == 1);
+  BOOST_TEST(gather_blocks(8192, 512, 132) == 16);
+  BOOST_TEST(gather_blocks(100000, 512, 132) == 49);
+  BOOST_TEST(gather_blocks(10000000, 512, 132) == 264);
+  BOOST_TEST(fetches_in_resolve(4, 16));
+  BOOST_TEST(!fetches_in_resolve(5, 16));
+  BOOST_TEST(!fetches_in_resolve(4, 15));
+}
+
 BOOST_AUTO_TEST_CASE(uses_of_experts) {
   BOOST_TEST(choose_run(4, 256, true, kHopper) == 0);
   BOOST_TEST(choose_run(5, 256, true, kHopper) == 5);
