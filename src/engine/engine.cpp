@@ -211,13 +211,14 @@ Suffices suffice_for(const ModelArgs& some, const ModelBytes& bytes, EngineOptio
   // The block for drafts is a reason for more of them only when guesses are asked for.
   const ModelArgs args = options.n_guesses ? some : some.without_draft();
   options.max_seqs = std::max<int64_t>(options.max_seqs, 1);
-  return [=](const Backends& backends, size_t n_all) {
-    if (options.is_for_all) return false;  // all can work
+  return [=, n_needed = size_t{1}](const Backends& backends, size_t n_all) mutable {
+    if (options.is_for_all || backends.size() < n_needed) return false;  // all can work on several answers
     Machine machine = machine_of(backends, bytes, options);
     machine.devices.resize(n_all, machine.devices.back());
     machine.gpus.resize(n_all, machine.gpus.back());
     const auto plan = if_it_fits([&] { return make_plan(args, options, machine); });
-    return plan && plan->stages.size() <= backends.size();
+    n_needed = plan ? plan->stages.size() : n_all;
+    return plan && n_needed <= backends.size();
   };
 }
 

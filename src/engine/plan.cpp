@@ -55,11 +55,6 @@ class MemoryPlanner {
         n_core_(core_bytes(machine.weights)),
         n_free_(machine.free_device_bytes()) {}
 
-  // Whether the host must keep experts, whatever else is chosen.
-  bool must_leave() const {
-    return options_.n_cpu_experts.value_or(0) > 0 || (has_experts(machine_.weights) && n_weights_ > n_free_);
-  }
-
   // Tries chunks from the longest on. One that leaves all experts on the devices is the first choice. Else a
   // prompt's speed grows with the chunk, as the link is the bound: the largest up to kStreamedChunk, whose
   // steps take at most a half of what weights leave, and beside which half of the model's context has room.
@@ -69,12 +64,14 @@ class MemoryPlanner {
                                                       : kHostChunk;
     const int64_t first = choose_chunk(n_suitable, held_bytes());
     const int64_t last = options_.chunk ? first : std::min(first, kLeastChunk);
-    if (machine_.is_apart && n_weights_ > n_free_ + machine_.host.n_bytes_free)
+    const uint64_t n_host = options_.n_cpu_experts == 0 ? 0 : machine_.host.n_bytes_free;
+    if (machine_.is_apart && n_weights_ > n_free_ + n_host)
       return plan_with_chunk(last);  // throws: no chunk is small enough
     const auto with = [&](int64_t chunk) { return if_it_fits([&] { return plan_with_chunk(chunk); }); };
+    const bool must_leave = options_.n_cpu_experts.value_or(0) > 0 || n_weights_ > n_free_;
     std::optional<MemoryPlan> found;
     for (int64_t chunk = first; chunk >= last; chunk /= 2) {
-      if (found && (must_leave() || chunk < kLeastBesideExperts)) break;
+      if (found && (must_leave || chunk < kLeastBesideExperts)) break;
       std::optional<MemoryPlan> plan = with(chunk);
       if (plan && plan->n_host_expert_bytes == 0) return *plan;
       if (!found) found = std::move(plan);
@@ -273,16 +270,18 @@ class MemoryPlanner {
       return placement;
     };
     set_buffers(wanted.value_or(0));
-    auto found = if_it_fits([&] { return place_layers(placement_input(room, false)); });
-    const auto resident = found;
-    const bool keeps_experts = found && std::ranges::count(found->has_host_experts, true) > 0;
-    if (args_.topk() > 0 && !wanted && (!found || keeps_experts)) {
-      found = if_it_fits([&] { return place_open(2 * args_.topk()); });
-      if (!found) found = if_it_fits([&] { return place_open(args_.topk()); });
-      if (resident && cache.buffer_rows == cache.max_context) set_buffers(0), found = resident;
-      if (!found) cache.buffer_rows = args_.topk();
+    const auto resident = if_it_fits([&] { return place_layers(placement_input(room, false)); });
+    const bool is_open = args_.topk() > 0 && !wanted;
+    if (resident && !(is_open && std::ranges::count(resident->has_host_experts, true) > 0))
+      return take(*resident);
+    for (const int64_t n_least_rows : {2 * args_.topk(), args_.topk()}) {
+      const auto found = is_open ? if_it_fits([&] { return place_open(n_least_rows); }) : std::nullopt;
+      if (!found) continue;
+      if (!resident || cache.buffer_rows < cache.max_context) return take(*found);
+      set_buffers(0);
+      return take(*resident);
     }
-    if (found) return take(*found);
+    if (is_open) cache.buffer_rows = args_.topk();
     // On a single device, names the first item that does not fit.
     if (machine_.devices.size() == 1) {
       take(on_one_device(options_.n_cpu_experts != 0));
@@ -394,12 +393,6 @@ int64_t largest_fitting(int64_t n_most, const Fits& fit) {
   return n_fitting;
 }
 
-// How many layers' experts the host keeps; nothing: the plan does not fit.
-template <typename Plan>
-std::optional<int64_t> host_layers(const Plan& plan) {
-  return if_it_fits([&] { return plan().n_host_expert_layers(); });
-}
-
 // Fills in an open number of sequences; see make_plan().
 EngineOptions with_sequences(const ModelArgs& args, EngineOptions options, Way way) {
   if (options.max_seqs != kAsManyAsSuit) return options;
@@ -422,13 +415,13 @@ EngineOptions with_sequences(const ModelArgs& args, EngineOptions options, Way w
     batch.slots = n_slot_pages * kPageTokens;
     return batch;
   };
-  const auto layers_of = [&](int64_t n, int64_t n_slot_pages) {
-    return host_layers([&] { return way.plan(args, batch_of(n, n_slot_pages)); });
+  const auto plan_of = [&](int64_t n, int64_t n_slot_pages) {
+    return if_it_fits([&] { return way.plan(args, batch_of(n, n_slot_pages)); });
   };
-  const std::optional<int64_t> of_one = layers_of(1, n_least);
+  const auto of_one = plan_of(1, n_least);
   const auto fit = [&](int64_t n, int64_t n_slot_pages) {
-    const auto found = layers_of(n, n_slot_pages);
-    return found && *found <= *of_one;
+    const auto plan = plan_of(n, n_slot_pages);
+    return plan && plan->n_host_expert_layers() <= of_one->n_host_expert_layers();
   };
   const int64_t n = largest_fitting(way.machine.is_apart ? kMostOnDevice : kMostOnHost,
                                     [&](int64_t seqs) { return fit(seqs, seqs * n_least); });
@@ -567,14 +560,14 @@ int64_t largest_batch(const ModelArgs& some, const EngineOptions& options, Machi
   machine.leave(kSlackBytes);
   EngineOptions same_step = options;
   const auto plan_of = [&](int64_t n) {
-    return make_plan(args, options_for_batch(args, same_step, n), machine);
+    return if_it_fits([&] { return make_plan(args, options_for_batch(args, same_step, n), machine); });
   };
-  const auto one = if_it_fits([&] { return plan_of(1); });
+  const auto one = plan_of(1);
   if (!one) return 0;
   same_step.chunk = one->chunk;
   return largest_fitting(kMostSequences, [&](int64_t n) {
-    const auto found = host_layers([&] { return plan_of(n); });
-    return found && *found <= one->n_host_expert_layers();
+    const auto plan = plan_of(n);
+    return plan && plan->n_host_expert_layers() <= one->n_host_expert_layers();
   });
 }
 

@@ -136,8 +136,12 @@ std::string kernels_text(int64_t n_prompt, const MeasuredModel& model) {
 // The plan as lines for people and fields for programs, which are made together.
 class PlanReport {
  public:
-  PlanReport(const MeasuredModel& model, const Options& options) : model_(model) {
-    find_machine(options);
+  PlanReport(const MeasuredModel& model, const Options& options)
+      : model_(model),
+        machine_(options.imagined ? machine_of(*options.imagined, model.bytes(), options.engine)
+                                  : model.machine(options.engine)),
+        machine_name_(options.imagined ? options.imagined->name : "this one"),
+        is_mapped_(!options.imagined) {
     if (options.host_rate) machine_.host_rate = *options.host_rate * 1e9;
     plan_ = make_plan(model.args(), options.engine, machine_);
     if (plan_.cache.n_draft_layers == 0) machine_.weights = without_draft(machine_.weights);
@@ -156,16 +160,6 @@ class PlanReport {
   void add(const std::string& line, const Json& fields = Json::object()) {
     text_ += line;
     json_.update(fields);
-  }
-
-  void find_machine(const Options& options) {
-    if (options.imagined) {
-      machine_ = machine_of(*options.imagined, model_.bytes(), options.engine);
-      machine_name_ = options.imagined->name;
-    } else {
-      machine_ = model_.machine(options.engine);
-    }
-    is_mapped_ = !options.imagined;
   }
 
   void add_head() {
@@ -341,8 +335,8 @@ class PlanReport {
   const MeasuredModel& model_;
   Machine machine_;
   MemoryPlan plan_;
-  std::string machine_name_ = "this one";
-  bool is_mapped_ = false;         // the weights are a mapped file, which need not fit in free host memory
+  const std::string machine_name_;
+  const bool is_mapped_;           // the weights are a mapped file, which need not fit in free host memory
   bool is_beyond_memory_ = false;  // so they are read from the disk for each token
   std::string text_;
   Json json_{{"fits", true}};
