@@ -49,8 +49,8 @@ Answer answer_of(const GgufWriter& model, const Where& where = {}) {
   model.write(dir.file("model.gguf"));
   const GgufFile file(dir.file("model.gguf"));
   EngineOptions options;
-  options.context = 64, options.kv_type = where.kv_type, options.n_cpu_experts = where.n_cpu_experts;
-  if (where.is_apart) options.gpus = {0};
+  options.context = 64, options.kv_type = where.kv_type;
+  if (where.is_apart) options.gpus = {0}, options.n_cpu_experts = where.n_cpu_experts;
   if (where.is_apart) options.backends = {std::make_shared<IslandBackend>()};
   Engine engine(file, options);
   return {run_alone(engine, random_tokens(kTokens, 1), kPrompt), engine.warnings()};

@@ -65,6 +65,16 @@ BOOST_AUTO_TEST_CASE(the_more_particular_wins_and_the_command_line_over_all) {
   unsetenv("DSV32_MODEL");
 }
 
+BOOST_AUTO_TEST_CASE(a_pair_of_quotes_around_a_value_is_none_of_it) {
+  const auto system = [](const std::string& value) {
+    const SettingsFile file("system = " + value + "\n");
+    return parse_options(Command::run, {}).system_text;
+  };
+  BOOST_TEST(system("\"Be brief.\"") == "Be brief.");
+  BOOST_TEST(system("' It\\s \"short\" '") == " It\\s \"short\" ");
+  for (const char* text : {"\"a\" and \"b\"", "\"a", "a\"", "'a\"", "\""}) BOOST_TEST(system(text) == text);
+}
+
 BOOST_AUTO_TEST_CASE(a_mistake_is_told_with_its_line) {
   BOOST_TEST(complaint_about("temp = 0.5\n") == "");
   const std::pair<const char*, const char*> wrong[] = {

@@ -174,11 +174,29 @@ void Engine::check_prompt(std::span<const int32_t> tokens) const {
   dsv32::check_prompt(args_.vocab_size, plan_.cache.max_context, tokens);
 }
 
+void check_gpu_flags(const EngineOptions& options, size_t n_gpus, const std::string& why) {
+  const char* flag = !options.gpus.empty()               ? "--gpus"
+                     : !options.gpu_mem.empty()          ? "--gpu-mem"
+                     : options.n_cpu_experts             ? "--cpu-experts"
+                     : options.split != Split::automatic ? "--split"
+                                                         : nullptr;
+  if (n_gpus == 0 && flag) fail(ErrorKind::usage, std::string(flag) + " is for GPUs, " + why);
+  if (n_gpus == 1 && options.split != Split::automatic)
+    fail(ErrorKind::usage, "--split says how several GPUs share the model, and there is one");
+}
+
+EngineOptions for_cpu(EngineOptions options) {
+  options.backend = "cpu", options.split = Split::automatic;
+  options.gpus.clear(), options.gpu_mem.clear(), options.n_cpu_experts.reset();
+  return options;
+}
+
 Backends make_backends(const EngineOptions& options, [[maybe_unused]] const Suffices& suffices) {
 #ifdef DSV32_CUDA
   if (options.backend == "cuda" || (options.backend == "auto" && why_no_gpu(options).empty())) {
     std::vector<int> gpus = options.gpus;
     for (int i = 0; options.gpus.empty() && i < std::max(1, n_cuda_devices()); ++i) gpus.push_back(i);
+    check_gpu_flags(options, gpus.size());
     // A single device makes its own lane when the host keeps experts.
     const auto lane = gpus.size() > 1
                           ? std::make_shared<HostLane>(options.n_threads, static_cast<int>(gpus.size()))
@@ -191,8 +209,14 @@ Backends make_backends(const EngineOptions& options, [[maybe_unused]] const Suff
     return backends;
   }
 #endif
-  if (options.backend == "cpu" || options.backend == "auto")
+  if (options.backend == "cpu" || options.backend == "auto") {
+    const std::string problem = why_no_gpu(options);
+    check_gpu_flags(options, 0,
+                    options.backend == "cpu" ? "and --backend is cpu"
+                    : problem.empty()        ? "which this build does not have, build with CUDA=1"
+                                             : "and the CPU computes: " + problem);
     return {std::make_shared<CpuBackend>(options.n_threads, options.limits(0))};
+  }
   if (options.backend == "cuda")
     fail(ErrorKind::usage, "--backend is 'cuda', which this build does not have", "build with CUDA=1");
   fail(ErrorKind::usage,

@@ -107,9 +107,14 @@ Machine machine_of(const Backends& backends, const ModelBytes& bytes, const Engi
 // Why this build cannot use the GPU; empty when it can, and when it has no CUDA.
 std::string why_no_gpu(const EngineOptions& options);
 
+// Throws Error{usage} for flags of GPUs where there is none, `why`, and for --split where there is one.
+void check_gpu_flags(const EngineOptions& options, size_t n_gpus, const std::string& why = {});
+// The same options for the CPU, without flags of GPUs.
+EngineOptions for_cpu(EngineOptions options);
+
 // The backends that the options name, added one by one until `suffices` returns true, at least one: "cpu",
 // "cuda", or "auto" (the GPUs if this build and this machine have them, else the CPU). Throws Error{usage}
-// for another name or one that this build does not have.
+// for another name or one that this build does not have, and as check_gpu_flags() does.
 using Suffices = std::function<bool(const Backends&, size_t n_all)>;
 Backends make_backends(const EngineOptions& options, const Suffices& suffices = {});
 // Whether make_plan() would use no more than these backends if all others were as the last of them.

@@ -80,6 +80,8 @@ void list(const Options& options, CacheDirectory* cache) {
 std::vector<CachedModel> models_meant(const Options& options, CacheDirectory* cache) {
   std::vector<CachedModel> models = cache ? list_models(*cache) : std::vector<CachedModel>{};
   if (options.words.empty()) return models;
+  if (options.words.size() > 1)
+    fail(ErrorKind::usage, "cache show takes one model, by its name or fingerprint");
   const std::string& word = options.words.front();
   std::erase_if(models, [&](const CachedModel& model) {
     return !model.fingerprint.starts_with(word) && name_of(model).find(word) == std::string::npos;

@@ -133,9 +133,8 @@ std::string where_text(const Deviation& found) {
 
 void check_against_cpu(Report& report, const GgufFile& file, EngineOptions options, Tokens tokens) {
   options.topk_buffer = kEveryRow;
-  EngineOptions cpu = options;
-  cpu.backend = "cpu", options.backend = "cuda";
-  Engine reference(file, cpu), engine(file, options);
+  options.backend = "cuda";
+  Engine reference(file, for_cpu(options)), engine(file, options);
   const Deviation found = compare_engines(engine, reference, tokens);
   const double share = static_cast<double>(found.n_same_choice) / static_cast<double>(found.n_rows);
   report.add(
@@ -195,12 +194,12 @@ int check_command(const Options& options) {
 
   const std::string absence = absence_of_cuda(engine);
   Report report(options.json);
-  for (const char* backend : {"cpu", "cuda"}) {
-    if (backend == std::string("cuda") && !absence.empty()) continue;
-    engine.backend = backend;
-    check_buffer(report, file, engine, tokens);
-    check_cuts(report, file, engine, tokens);
-    check_selection(report, file, engine, tokens);
+  std::vector<EngineOptions> checked{for_cpu(engine)};
+  if (absence.empty()) checked.push_back(engine), checked.back().backend = "cuda";
+  for (const EngineOptions& one : checked) {
+    check_buffer(report, file, one, tokens);
+    check_cuts(report, file, one, tokens);
+    check_selection(report, file, one, tokens);
   }
   if (absence.empty())
     check_against_cpu(report, file, engine, tokens);

@@ -36,6 +36,7 @@ constexpr const char* kBounds[] = {"ctx",     "chunk",    "topk-buffer", "kv-typ
 // the file of weights would be mapped in host memory, so the weights are subtracted from it here. Throws
 // Error{memory} when they do not fit.
 Machine machine_of(const ImaginedMachine& imagined, const ModelBytes& bytes, const EngineOptions& options) {
+  check_gpu_flags(options, imagined.gpus.size(), "and --on has none");
   Machine machine{
       !imagined.gpus.empty(), bytes, {}, {imagined.host, less_bytes(imagined.host, kSystemBytes), 0}};
   machine.n_threads = options.n_threads > 0 ? options.n_threads : kServerThreads;

@@ -118,7 +118,10 @@ const CommandRow& row_of(Command command) { return commands()[static_cast<size_t
 const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_taken) {
   if (words[0].starts_with("-"))
     fail(ErrorKind::usage,
-         format("%s must come after the command, see dsv32 help", visible(words[0], false, 40).c_str()));
+         format("%s must come after the command, see dsv32 help", visible(words[0], false, 40).c_str()),
+         words[0].find(' ') == words[0].npos
+             ? ""
+             : "dsv32 run -- \"" + visible(words[0], false, 60) + "\" asks the model");
   const std::vector<const CommandRow*> members = members_of(words[0]);
   const std::string pair = words.size() > 1 && !members.empty() ? words[0] + " " + words[1] : "";
   for (const std::string& name : {pair, words[0]})

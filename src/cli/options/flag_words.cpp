@@ -24,36 +24,62 @@ std::string where_to_look(const CommandRow& command) {
   return std::string(", see ") + command.full_name + " --help";
 }
 
-// `word`: with its hyphens.
-[[noreturn]] void fail_unknown(const CommandRow& command, const Flags& flags, const std::string& word) {
+// `shown`: the flag in `word`, with its hyphens. A word that looks like text gets a hint.
+[[noreturn]] void fail_unknown(const CommandRow& command, const Flags& flags, const std::string& shown,
+                               const std::string& word) {
   std::vector<std::string> known;
   for (const Flag* flag : flags)
     for (const std::string& spelling : flag->spellings())
       if (spelling.size() > 1) known.push_back(spelling);
-  fail(ErrorKind::usage, "unknown flag " + visible(word, false, 40) +
-                             (word.size() > 2 ? did_you_mean(word.substr(2), known, "--") : "") +
-                             where_to_look(command));
+  const std::string name = shown.substr(std::min(shown.find_first_not_of('-'), shown.size()));
+  const bool is_text = word.find(' ') != word.npos || (word[1] >= '0' && word[1] <= '9');
+  fail(ErrorKind::usage,
+       "unknown flag " + visible(shown, false, 40) +
+           (name.size() > 1 ? did_you_mean(name, known, "--") : "") + where_to_look(command),
+       is_text && command.takes_words ? "a text that begins with a hyphen stands behind --" : "");
+}
+
+// The flag that the whole of `word` names, "--ctx" or "-c", or else null.
+const Flag* flag_of(const Flags& flags, const std::string& word) {
+  const bool is_long = word.starts_with("--");
+  const std::string name = word.starts_with('-') ? word.substr(is_long ? 2 : 1) : "";
+  return name.empty() || is_long != (name.size() > 1) ? nullptr : find_flag(flags, name);
+}
+
+[[noreturn]] void fail_switch(const Flags& flags, const std::string& name) {
+  const std::string other = name.starts_with("no-") ? name.substr(3) : "no-" + name;
+  fail(ErrorKind::usage, "--" + name + " takes no value",
+       find_flag(flags, other) ? "--" + other + " is its opposite" : "it stands alone, or is left out");
 }
 
 // Takes the flags of args[i], which begins with a hyphen: one long name, "--ctx=64", or several letters,
-// "-qvn5". A value that args[i] lacks is args[++i].
+// "-vn5". A value that args[i] lacks is args[++i].
 void take_flags(const CommandRow& command, const Flags& flags, const std::vector<std::string>& args,
                 size_t& i, std::vector<GivenFlag>& given) {
   // Other programs have these two long names with one hyphen.
   const std::string word = args[i] == "-sys" ? "--system" : args[i] == "-sysf" ? "--system-file" : args[i];
   const bool is_long = word.starts_with("--");
+  const bool lacks_hyphen = !is_long && flag_of(flags, "-" + word.substr(0, word.find('=')));
+  if (lacks_hyphen || (!is_long && word.size() > 2 && word[2] == ' '))
+    fail_unknown(command, flags, word.substr(0, word.find(' ')), word);
   for (size_t at = is_long ? 2 : 1, end; at < word.size(); at = end) {
     end = is_long ? std::min(word.find('='), word.size()) : at + 1;
     const std::string name = word.substr(at, end - at);
     const Flag* flag = is_long == (name.size() > 1) ? find_flag(flags, name) : nullptr;
-    if (!flag) fail_unknown(command, flags, (is_long ? "--" : "-") + name);
+    if (!flag) fail_unknown(command, flags, (is_long ? "--" : "-") + name, word);
+    if (!is_long && word.size() > 2 && (name == "h" || name == "V"))
+      fail(ErrorKind::usage, "-" + name + " stands alone, not in " + visible(word, false, 40),
+           "a model is a file or a part of its name, -m FILE");
     const bool has_value = end < word.size() && (is_long || flag->value);
+    if (has_value && !flag->value) fail_switch(flags, flag->name());
     if (flag->value && !has_value && ++i == args.size())
       fail(ErrorKind::usage, "--" + flag->name() + " needs a value" + where_to_look(command));
     const std::string value = has_value ? word.substr(end + is_long) : flag->value ? args[i] : "true";
-    if (!flag->value && value != "true" && value != "false")
-      fail(ErrorKind::usage, "--" + flag->name() + " takes no value");
-    if (flag->value || value == "true") given.push_back({flag, value, ""});
+    if (!has_value && flag->value && flag_of(flags, value))
+      fail(ErrorKind::usage,
+           format("--%s needs a value, and %s is a flag (--%s=%s takes it as it stands)",
+                  flag->name().c_str(), value.c_str(), flag->name().c_str(), value.c_str()));
+    given.push_back({flag, value, ""});
     if (has_value) end = word.size();
   }
 }

@@ -127,7 +127,8 @@ FlagField field(T& at, double least = 0, double most = 0) {
   return {[&at, least, most](V value) {
             read(value, {least, most}, at);
           },
-          [&at] { return shown(at); }, std::is_same_v<T, TensorType> ? type_names() : Words{}};
+          [&at] { return shown(at); }, std::is_same_v<T, TensorType> ? type_names() : Words{},
+          std::is_same_v<T, Words>};
 }
 
 // Fields that are not set by read().
@@ -195,7 +196,8 @@ const Flag kEngineFlags[] = {
      "Model", kOnModel | kWarmStop, [](O& o) { return field(o.engine.model_path); }},
     {"draft-model", "FILE",
      "the block for drafts (MTP) of a model whose file is without it: a GGUF file that has the block alone",
-     "Model", kOnEngine | kModel, [](O& o) { return field(o.engine.draft_path); }, "the model's own, if any"},
+     "Model", kGenerating | kWarmStart | kPlan | kMeasuring | kModel,
+     [](O& o) { return field(o.engine.draft_path); }, "the model's own, if any"},
     {"ctx,ctx-size,c", "N", "tokens of context", "Model", kPlanned & ~kMeasuring, kContext,
      "the model's, or what half of the free memory holds"},
     {"ctx,ctx-size,c", "N", "most tokens compared; the built-in prompt is made to have as many", "Model",

@@ -73,6 +73,7 @@ struct FlagField {
   // The value as it would be typed; of a switch "on" or "off". Null: there is no text for it.
   std::function<std::string()> text = nullptr;
   std::vector<std::string> words = {};  // words that the flag takes
+  bool is_list = false;                 // the flag may be repeated, and adds a value
 };
 
 struct Flag {
@@ -126,7 +127,8 @@ struct GivenWords {
 };
 
 // `args`: the words after the command's name. Throws Error{usage} for an unknown flag (with the nearest
-// spelling), a missing value, and, without --help and --version, words for a command that takes none.
+// spelling), a missing value, a switch's value, a value in a word of its own that is spelled like a flag, and,
+// without --help and --version, words for a command that takes none.
 GivenWords take_apart(const CommandRow& command, const Flags& flags, const std::vector<std::string>& args);
 
 // Usage, and the flags by group, fitted().
@@ -150,6 +152,7 @@ std::string settings_path();
 //   # a comment
 //   temp = 0.6          for every command that takes --temp
 //   [run]               begins the lines of this command; [inspect] is for the whole group
+//   system = "Be brief."  a pair of quotes is none of the value
 //   no-think            a switch
 std::vector<GivenFlag> settings_for(Command command, const GivenWords& given);
 

@@ -14,6 +14,7 @@
 #include "cli/options/flags.h"
 #include "cli/options/schema.h"
 #include "cli/options/tools.h"
+#include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"
 
 namespace dsv32 {
@@ -21,7 +22,8 @@ namespace {
 
 constexpr size_t kMostSettingsBytes = 1 << 20;
 
-// Pairs of flags that contradict each other: one on the command line hides the other in the settings file.
+// Pairs of flags that contradict each other: the command line has one of them, and that hides the other in
+// the settings file.
 constexpr const char* kRivals[][2] = {
     {"model", "synthetic"}, {"model", "type"},      {"system", "system-file"},   {"system", "raw"},
     {"system-file", "raw"}, {"quiet", "verbose"},   {"think", "no-think"},       {"ordered", "retry-failed"},
@@ -43,6 +45,13 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, end + 1 - begin);
 }
 
+// Without a pair of quotes around it.
+std::string unquoted(const std::string& value) {
+  const size_t n = value.size();
+  const bool is_quoted = n > 1 && (value[0] == '"' || value[0] == '\'') && value.find(value[0], 1) == n - 1;
+  return is_quoted ? value.substr(1, n - 2) : value;
+}
+
 std::vector<Line> read_lines(const std::string& path) {
   std::vector<Line> lines;
   std::error_code error;
@@ -55,9 +64,10 @@ std::vector<Line> read_lines(const std::string& path) {
     if (line.empty() || line[0] == '#') continue;
     const size_t equals = line.find('=');
     if (line[0] != '[')
-      lines.push_back({{nullptr, equals == line.npos ? "true" : trimmed(line.substr(equals + 1)), where},
-                       section,
-                       trimmed(line.substr(0, equals))});
+      lines.push_back(
+          {{nullptr, equals == line.npos ? "true" : unquoted(trimmed(line.substr(equals + 1))), where},
+           section,
+           trimmed(line.substr(0, equals))});
     else if (line.back() != ']')
       fail_line(where, "a section is [COMMAND]");
     else
@@ -203,10 +213,65 @@ void check_together(const Options& options) {
                    as_ll(options.bench.n_layers)));
 }
 
-// Whether the command lets the block for drafts guess without being told to.
+// Flags of the command line that contradict each other.
+void check_contradictions(const GivenWords& given) {
+  Options none;
+  for (const GivenFlag& one : given.flags) {
+    const auto first = std::ranges::find(given.flags, one.flag, &GivenFlag::flag);
+    refuse_if(first->value != one.value && !one.flag->field(none).is_list,
+              format("--%s is given twice, as '%s' and as '%s'", one.flag->name().c_str(),
+                     visible(first->value, false, 40).c_str(), visible(one.value, false, 40).c_str()));
+  }
+  for (const auto& [one, other] : kRivals)
+    refuse_if(given.has(one) && given.has(other),
+              format("--%s and --%s are both given, expected one of them", one, other));
+}
+
+// Flags of the command line that would do nothing. Those of GPUs: check_gpu_flags() (engine/engine.h).
+void check_idle(const Options& options, const GivenWords& given) {
+  const Command command = options.command;
+  const BatchOptions& batch = options.batch;
+  const bool is_run = command == Command::run, is_batch = command == Command::batch,
+             is_plan = command == Command::inspect_plan, is_many = batch.is_each || batch.is_lines,
+             is_bench = command == Command::bench || command == Command::bench_batch;
+  const auto refuse = [&](bool is_idle, std::initializer_list<const char*> flags, const char* why) {
+    for (const char* flag : flags)
+      refuse_if(is_idle && given.has(flag), std::string("--") + flag + " does nothing " + why);
+  };
+  refuse(!options.uses_cache,
+         {"cache-dir", "cache-size", "cache-policy", "cache-write", "cache-wait", "cache-salt"},
+         "with --no-cache");
+  refuse(options.engine.n_guesses == 0, {"draft-model"}, "without drafts (--draft)");
+  refuse(options.bench.is_synthetic, {"draft-model"}, "without a file of the model");
+  refuse(options.imagined.has_value(), {"backend", "gpus"}, "with --on, which says what computes");
+  refuse(is_plan && options.json, {"verbose"}, "with --json");
+  refuse(is_bench && !options.bench.is_synthetic, {"layers", "dense", "type", "head-type"},
+         "without --synthetic");
+  refuse(options.bench.is_capacity, {"sequences", "decode", "locality", "expert-locality", "accept"},
+         "with --capacity");
+  refuse(is_batch && options.output_path == "-", {"retry-failed"}, "where no answers are kept");
+  refuse(is_run && !is_many, {"parallel"}, "without --each and --lines");
+  refuse(is_run && (is_many || options.json), {"thinking"}, "with --each, --lines and --json");
+  refuse(is_run && batch.is_lines && options.files.empty(), {"no-stdin"},
+         "where --lines reads standard input");
+  refuse(!is_batch && options.is_raw, {"chat-format", "think", "no-think"}, "with --raw");
+  refuse(is_run && !options.is_raw && !options.generation.thinking, {"think-max", "thinking"},
+         "with --no-think");
+}
+
+// Tells of what a shell leaves as it is within quotes.
+void note_escapes(const std::vector<std::string>& stops) {
+  for (const std::string& stop : stops)
+    if (stop.find("\\n") != stop.npos || stop.find("\\t") != stop.npos)
+      say("note: --stop " + visible(stop, false, 40) +
+          " has a backslash and a letter; a shell makes a line end of $'\\n', a tab of $'\\t'");
+}
+
+// Whether the command lets the block for drafts guess, or be shown, without being told to.
 bool drafts(Command command) {
   return command == Command::run || command == Command::batch || command == Command::chat ||
-         command == Command::warm_start || command == Command::inspect_plan;
+         command == Command::warm_start || command == Command::inspect_plan ||
+         command == Command::inspect_model;
 }
 
 }  // namespace
@@ -231,6 +296,9 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
     tools.ask_for(options.generation);
   }
   options.generation.check();
+  check_contradictions(given);
+  check_idle(options, given);
+  if (!options.quiet) note_escapes(options.generation.stops);
   return options;
 }
 

@@ -146,8 +146,8 @@ struct Options {
 };
 
 // `args`: the words after the command's name. Throws Error{usage}, one line, for an unknown flag (with the
-// nearest spelling), a missing or wrong value, and flags that contradict each other. With --help or --version
-// nothing else is checked.
+// nearest spelling), a missing or wrong value, and flags that contradict each other or would do
+// nothing. With --help or --version nothing else is checked.
 Options parse_options(Command command, const std::vector<std::string>& args);
 
 // The given seed, or a random one, which the caller reports.
