@@ -210,7 +210,7 @@ BOOST_AUTO_TEST_CASE(the_document_that_a_line_asks_for) {
       {R"("response_format":{"type":"json_schema","json_schema":{"name":"n","description":"d","strict":true,"schema": )" +
            schema + "}}",
        R"("response_format":{"type":"json_object","schema":)" + schema + "}", R"("format":)" + schema,
-       R"("json_schema":)" + schema, R"("guided_json":)" + schema,
+       R"("json_schema":)" + schema, R"("guided_json":)" + schema, R"("guided_json":)" + Json(schema).dump(),
        R"("structured_outputs":{"json":)" + schema + R"(,"regex":null})"}) {
     BOOST_TEST(asked(field) == constraint, field);
     BOOST_TEST(request_of(R"({"prompt":"p",)" + field + "}").options.constraint == constraint, field);
@@ -252,6 +252,7 @@ BOOST_AUTO_TEST_CASE(documents_that_cannot_be_had) {
             "response_format.json_schema.strict is 1"},
            {R"("response_format":{"type":"json_schema","json_schema":{"schema":3}})", "response_format: "},
            {R"("guided_json":{"type":"array","uniqueItems":true})", "uniqueItems"},
+           {R"("guided_json":"{")", "guided_json: invalid JSON"},
            {R"("guided_json":{},"format":"json")", "format and guided_json are both given"},
            {R"("structured_outputs":{"choice":["a"]})", "structured_outputs.choice is not supported"},
            {R"("response_format":{"type":"json_object"},"stop":"}")", "stop would cut"}})
@@ -317,7 +318,8 @@ BOOST_AUTO_TEST_CASE(tools_and_which_of_them_may_be_called) {
                  R"({"b":{"type":"array","uniqueItems":true}}}})"),
             "uniqueItems"},
            {R"("tool_choice":"required")", "there are no tools"},
-           {R"("tool_choice":"any")", "tool_choice is no JSON object"},
+           {R"("tool_choice":"any")", R"(tool_choice is "any", expected "auto", "required", "none" or)"},
+           {R"("tool_choice":1)", "tool_choice is 1, expected"},
            {R"("tool_choice":{"type":"function","function":{"name":"b"}},)" + tools.substr(1),
             "tool_choice is 'b', which is no tool"},
            {R"("parallel_tool_calls":1)", "parallel_tool_calls is 1"},
@@ -350,6 +352,8 @@ BOOST_AUTO_TEST_CASE(calls_and_their_results) {
   BOOST_TEST((answer.content.empty() && answer.calls_text == "\n\n<x>" && answer.calls.size() == 2u));
   BOOST_TEST(answer.calls[0].name == "f_a");
   BOOST_TEST(answer.calls[0].arguments == R"({"z":1,"b":2})");
+  const std::string none = R"({"role":"assistant","tool_calls":[)" + call("a", "") + "]}," + result("a");
+  BOOST_TEST(request_of(talk_of(none)).messages[1].calls[0].arguments == "{}");
   BOOST_TEST((request.messages[2].role == Message::Role::tool && request.messages[2].content == "of a"));
   BOOST_TEST(request.messages[3].content == "of b");
   BOOST_TEST(told.empty());

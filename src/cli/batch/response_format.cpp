@@ -65,7 +65,10 @@ std::optional<std::string> read_response_format(JsonFields& body, const InOrder&
   }
   if (!asked || *asked == kAnyText) return asked;
   try {
-    return schema_constraint(*asked == kAnyObject ? Json{{"type", "object"}} : in_order(*asked));
+    if (*asked == kAnyObject) return schema_constraint(Json{{"type", "object"}});
+    const Json schema = in_order(*asked);
+    if (!schema.is_string()) return schema_constraint(schema);
+    return schema_constraint(parse_outside_json<Json>(schema.get<std::string>(), kRequestDepth));
   } catch (const Error& error) {
     throw Error(error.kind(), asker + ": " + error.what(), error.hint());
   }

@@ -70,6 +70,7 @@ ToolCall parse_call(const ReadJson& json, const TellUnknown& tell) {
   JsonFields function(function_of(fields), "a call's function", "messages.tool_calls.function.");
   ToolCall call{required_text(function, "name"), required_text(function, "arguments"),
                 fields.text("id").value_or("")};
+  if (call.arguments.empty()) call.arguments = "{}";  // of a call without arguments
   tell_unknown(fields, tell), tell_unknown(function, tell);
   try {
     if (parse_outside_json(call.arguments, kArgumentsDepth).is_object()) return call;

@@ -49,6 +49,9 @@ Json parse_tool(const Json& json, std::set<std::string>& names) {
 std::string parse_choice(const ReadJson& json) {
   const bool is_word = json == "auto" || json == "required" || json == "none";
   if (is_word) return json.get<std::string>();
+  if (!json.is_object())
+    fail(ErrorKind::usage, "tool_choice is " + JsonFields::shown(json) +
+                               ", expected \"auto\", \"required\", \"none\" or an object of type function");
   JsonFields fields(json, "tool_choice", "tool_choice.");
   const ReadJson* function = fields.find("function");
   if (fields.text("type").value_or("") != "function" || !function)
