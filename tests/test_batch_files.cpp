@@ -343,17 +343,31 @@ BOOST_AUTO_TEST_CASE(how_far_it_is) {
       batch_summary(tally) ==
       "412 lines: 409 answered, 3 failed (309 before); 74,688 tokens in (12,288 from cache), 1,900 out, in "
       "50 s, 38.0 t/s out");
-  tally.failures[400] = {2, "q7: top_k is -5"}, tally.failures[413] = {1, "a\x1b"};
+  for (const char* line : {"7", "12"})
+    tally.add_failure("q" + std::string(line) + ": ",
+                      Error(ErrorKind::usage, "line " + std::string(line) + ": top_k is -5", "a hint"));
+  tally.add_failure("x: ", Error(ErrorKind::usage, "another"));
+  tally.add_failure("", Error(ErrorKind::context_full, "a\x1b"));
   tally.n_failed_before = 1000;
   BOOST_TEST(batch_failures(tally) ==
                  (std::vector<std::string>{
-                     "2 lines failed with status 400, the first is q7: top_k is -5",
+                     "1 line failed with status 400, the first is x: another",
+                     "2 lines failed with status 400, the first is q7: line 7: top_k is -5; a hint",
                      "1 line failed with status 413, the first is a\\e",
                      "1,000 lines failed in an earlier run, --retry-failed asks for them again"}),
              boost::test_tools::per_element());
+  for (char kind = 'a'; kind < 'm'; ++kind)
+    tally.add_failure("", Error(ErrorKind::usage, std::string(1, kind)));
+  BOOST_TEST(tally.failures.size() == BatchTally::kMostKinds + 1);
+  BOOST_TEST(batch_failures(tally)[BatchTally::kMostKinds] == "7 lines failed otherwise, the first is f");
+  BOOST_TEST(batch_rest(tally, true) == "580 lines remain; the same command goes on");
+  BOOST_TEST(batch_rest(tally, false) == "580 lines remain");
   tally.failures.clear(), tally.n_failed_before = 0;
   BOOST_TEST(batch_failures(tally).empty());
+  tally.n_waiting = 0;
+  BOOST_TEST(batch_rest(tally, true).empty());
   tally.n_waiting.reset();
+  BOOST_TEST(batch_rest(tally, true) == "the input was not read to its end; the same command goes on");
   BOOST_TEST(batch_progress(tally) == "412  3 failed  8 running  1,248 t/s in  38.0 t/s out  12,288 cached");
 }
 

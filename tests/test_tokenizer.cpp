@@ -296,6 +296,16 @@ BOOST_AUTO_TEST_CASE(a_megabyte_takes_less_than_a_second) {
 }
 
 // The queue against the definition: again and again, the leftmost pair of the lowest rank.
+// Whoever asks for few tokens of a long text need not wait for all of them.
+BOOST_AUTO_TEST_CASE(of_a_text_that_is_too_long_a_beginning_is_encoded) {
+  const std::string prose = bpe_golden()["vectors"][2]["text"], text = repeated(prose + "\u4eba", 200'000);
+  const Ids all = real_tokenizer().encode(text, false), some = real_tokenizer().encode(text, false, 1000);
+  BOOST_TEST((some.size() > 1000 && some.size() < 10'000 && all.size() > 10'000));
+  BOOST_TEST((real_tokenizer().encode(text, false, all.size()) == all));
+  const Ids spaces = real_tokenizer().encode(std::string(100'000, ' '), false);
+  BOOST_TEST((real_tokenizer().encode(std::string(100'000, ' '), false, spaces.size()) == spaces));
+}
+
 BOOST_AUTO_TEST_CASE(long_words_merge_by_the_definition) {
   const auto bpe = Tokenizer::make(bpe_vocabulary());
   const Vocabulary vocabulary = bpe_vocabulary();

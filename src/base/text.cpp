@@ -54,6 +54,12 @@ const char* wide_encoding(std::string_view text) {
   return zeros == "000x" ? "UTF-32BE" : nullptr;
 }
 
+[[noreturn]] void fail_no_text(const std::string& name, const char* what, size_t at) {
+  fail(ErrorKind::usage, format("%s is no text: byte %zu is %s", visible(name).c_str(), at + 1, what),
+       "iconv -f LATIN1 -t UTF-8 converts a text of that encoding; a PDF or a picture has to become text "
+       "first");
+}
+
 }  // namespace
 
 std::string visible(std::string_view bytes, bool keep_layout, size_t max_chars) {
@@ -122,10 +128,21 @@ std::string sanitize_utf8(std::string_view bytes) {
   return out;
 }
 
-std::string_view plain_text(std::string_view text, const std::string& name) {
-  if (const char* encoding = wide_encoding(text))
+void check_text_head(std::string_view head, const std::string& name) {
+  if (const char* encoding = wide_encoding(head))
     fail(ErrorKind::usage, format("%s is %s, expected UTF-8", visible(name).c_str(), encoding),
          format("iconv -f %s -t UTF-8 converts it", encoding));
+  if (const size_t at = head.substr(0, kTextHead).find('\0'); at != head.npos) fail_no_text(name, "NUL", at);
+}
+
+std::string_view plain_text(std::string_view text, const std::string& name) {
+  check_text_head(text, name);
+  uint32_t code_point = 0;
+  for (size_t at = 0; at < text.size();) {
+    const int n_bytes = decode_utf8(text, at, &code_point);
+    if (n_bytes == 0) fail_no_text(name, "no UTF-8", at);
+    at += static_cast<size_t>(n_bytes);
+  }
   return text.substr(text.starts_with("\xef\xbb\xbf") ? 3 : 0);
 }
 

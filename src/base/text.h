@@ -27,9 +27,13 @@ size_t incomplete_utf8_tail(std::string_view bytes);
 // Malformed bytes become U+FFFD (for JSON, which cannot carry them).
 std::string sanitize_utf8(std::string_view bytes);
 
-// Text from outside without a byte order mark. Throws Error{usage} naming `name` when the text begins like
-// UTF-16 or UTF-32.
+// Text from outside without a byte order mark. Throws Error{usage} naming `name` when it is no text: as
+// check_text_head() does, and for bytes that are no UTF-8.
 std::string_view plain_text(std::string_view text, const std::string& name);
+// `head`: the beginning of a text, of which kTextHead bytes are looked at. Throws Error{usage} when it begins
+// like UTF-16 or UTF-32, or has a NUL.
+inline constexpr size_t kTextHead = 8192;
+void check_text_head(std::string_view head, const std::string& name);
 
 // The parts between the separators: one more than there are separators.
 std::vector<std::string> split(const std::string& text, char separator);

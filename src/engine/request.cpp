@@ -103,9 +103,11 @@ void check_prompt(int64_t vocab_size, int64_t context, std::span<const int32_t> 
     if (token < 0 || token >= vocab_size)
       fail(ErrorKind::usage,
            format("token id %d is outside the model's vocabulary of %lld", token, as_ll(vocab_size)));
+  const size_t n_most = most_encoded(context);
   if (std::ssize(tokens) > context)
     fail(ErrorKind::context_full,
-         format("the prompt has %zu tokens, the context holds %lld", tokens.size(), as_ll(context)),
+         format("the prompt has %s%zu tokens, the context holds %lld",
+                tokens.size() > n_most ? "more than " : "", std::min(tokens.size(), n_most), as_ll(context)),
          "a larger context (-c) holds more");
 }
 

@@ -89,6 +89,9 @@ struct Request {
   int64_t talk = 0;
 };
 
+// How many tokens of a prompt are encoded; of a longer one check_prompt() says that it has more.
+inline size_t most_encoded(int64_t context) { return 2 * static_cast<size_t>(context); }
+
 // Throws Error{context_full} with the counts when there are more tokens than a context holds, Error{usage}
 // when there are none and for ids outside the vocabulary.
 void check_prompt(int64_t vocab_size, int64_t context, std::span<const int32_t> tokens);

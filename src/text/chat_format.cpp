@@ -75,14 +75,16 @@ std::vector<ChatFormat::Item> ChatFormat::layout(std::span<const Message> messag
   return items;
 }
 
-std::vector<int32_t> ChatFormat::encode(std::span<const Message> messages, bool thinking) const {
+std::vector<int32_t> ChatFormat::encode(std::span<const Message> messages, bool thinking,
+                                        size_t n_most) const {
   std::vector<int32_t> ids;
   for (const Item& item : layout(messages, thinking)) {
+    if (ids.size() > n_most) break;
     if (item.mark != kText) {
       ids.push_back(item.mark);
       continue;
     }
-    const std::vector<int32_t> text = tokenizer_.encode(item.text, false);
+    const std::vector<int32_t> text = tokenizer_.encode(item.text, false, n_most - ids.size());
     ids.insert(ids.end(), text.begin(), text.end());
   }
   return ids;

@@ -61,7 +61,9 @@ class ChatFormat {
   // message is a finished turn: in thinking mode it is {reasoning}</think>{content}<EOS> in V3.2's format;
   // others drop all reasoning. Throws Error{usage} for tools in a format without them, and for tools, calls
   // or results that cannot be written (dsml.h).
-  std::vector<int32_t> encode(std::span<const Message> messages, bool thinking) const;
+  // `n_most`: as for Tokenizer::encode().
+  std::vector<int32_t> encode(std::span<const Message> messages, bool thinking,
+                              size_t n_most = SIZE_MAX) const;
 
   // The same prompt as text, with the names of marks.
   std::string render(std::span<const Message> messages, bool thinking) const;

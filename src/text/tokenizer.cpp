@@ -12,6 +12,7 @@ namespace dsv32 {
 namespace {
 
 constexpr size_t kMaxTextBytes = 1u << 30;  // so byte offsets in a text fit 32 bits
+constexpr size_t kUsualBytes = 8;           // few texts have more bytes for each token
 constexpr std::string_view kEndNames[] = {"<｜end▁of▁sentence｜>", "<|EOT|>", "<｜User｜>"};
 // V3.2's tokenizer.json calls it special, but it is a part of what the model writes: its tool calls.
 constexpr std::string_view kPrintedMark = "｜DSML｜";
@@ -54,10 +55,16 @@ Tokenizer::Tokenizer(Vocabulary vocabulary, std::string (*bytes_of_text)(const s
     if (const std::optional<int32_t> id = find(name)) end_ids_.insert(*id);
 }
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special, size_t n_most) const {
   if (text.size() > kMaxTextBytes)
     fail(ErrorKind::usage, format("the text has %zu bytes, at most 1 GiB can be encoded", text.size()));
   std::vector<int32_t> ids;
+  if (text.size() / kUsualBytes > n_most) {
+    const std::string_view begin = text.substr(0, kUsualBytes * (n_most + 1));
+    ids = encode(begin.substr(0, begin.size() - incomplete_utf8_tail(begin)), parse_special);
+    if (ids.size() > n_most) return ids;
+    ids.clear();
+  }
   size_t plain = 0;  // where the text since the last special token begins
   for (size_t at = 0; parse_special && at < text.size();) {
     const std::optional<SpecialTokens::Match> match = specials_.longest_at(text, at);

@@ -35,7 +35,8 @@ class Tokenizer {
 
   // No BOS is added. With `parse_special`, the longest special token at each place is taken, and the text
   // between two of them is encoded on its own. Throws Error{usage} for a text of more than 1 GiB.
-  std::vector<int32_t> encode(std::string_view text, bool parse_special) const;
+  // Of a text with far more than `n_most` tokens only a beginning is encoded, which has more than that.
+  std::vector<int32_t> encode(std::string_view text, bool parse_special, size_t n_most = SIZE_MAX) const;
 
   // The bytes that the token adds to the output; control, unknown and unused tokens add none, apart from
   // ｜DSML｜, the mark of tool calls. The view lives as long as the tokenizer. Throws Error{usage} for an id

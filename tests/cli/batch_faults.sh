@@ -100,3 +100,37 @@ expect "batch --retry-failed beside a file of the user's" 5 batch "${b[@]}" -q b
 check "batch -q: what failed is told" has err "1 line failed with status 400, the first is line 1: invalid JSON at byte 2"
 check "batch --retry-failed: that file stays" test "$(cat bad.out.tmp)" = precious
 check "batch --retry-failed: nothing else is left" test "$(echo bad.out*)" = "bad.out bad.out.tmp"
+
+# --- inputs that are something else, and errors of several kinds ---
+array='[\n {"custom_id":"a","prompt":"x"},\n {"custom_id":"b","prompt":"y"}\n]\n'
+printf "$array" >array.json
+printf '[{"prompt":"x"}]' >short.json
+printf '\n{\n "prompt": "x"\n}\n' >broken.json
+for file in array short broken; do
+  usage_error_with_hint "batch: $file.json" batch "${b[@]}" $file.json -o none.out
+  check "batch: $file.json: what makes lines of it" has err "hint: jq -c "
+  check "batch: $file.json: nothing is written" test ! -e none.out
+done
+expect "batch: an array in a pipe" 2 batch "${b[@]}" <(printf "$array") -o none.out
+check "batch: an array in a pipe: nothing is written" empty none.out
+printf 'What is a row?\nAnd a key?\n' >text.txt
+expect "batch: a text file" 5 batch "${b[@]}" text.txt -o text.out
+check "batch: a text file: hint" has err "dsv32 batch --lines takes each line as a prompt"
+check "batch: a text file: one kind of error" has err "2 lines failed with status 400, the first is line 1: invalid JSON"
+{
+  echo '{"prompt":"a","top_k":-5}' && echo '{"prompt":"a","top_k":-7}' && echo '{"prompt":"a","n":2}'
+  echo '{"prompt":""}' && echo '{"prompt":"a","seed":"x"}' && echo '{"messages":7}'
+} >kinds.jsonl
+expect "batch: errors of several kinds" 5 batch "${b[@]}" kinds.jsonl -o kinds.out
+check "batch: errors of several kinds: each told" test "$(grep -ac 'failed with status 400, the first is' err)" = 5
+check "batch: errors of several kinds: alike together" has err "2 lines failed with status 400, the first is line 1: top_k is -5"
+
+# --- an interruption ---
+for i in $(seq 300); do echo "{\"prompt\":\"What is $i?\",\"max_tokens\":8,\"thinking\":false}"; done >asked.jsonl
+"$dsv32" batch "${b[@]}" asked.jsonl -o stopped.out </dev/null >out 2>err &
+pid=$!
+for _ in $(seq 600); do (($(cat stopped.out 2>/dev/null | wc -l) >= 3)) && break; sleep 0.02; done
+kill -INT $pid
+wait $pid
+left=$((300 - $(wc -l <stopped.out)))
+check "batch: interrupted: what remains" has err "$left lines remain; the same command goes on"

@@ -30,6 +30,8 @@ std::string duration(double seconds) {
   return format("%.0f h", seconds / 3600);
 }
 
+std::string lines_text(int64_t n) { return with_thousands(n) + (n == 1 ? " line" : " lines"); }
+
 // The defaults of a line's request, without its generation options.
 BatchRequest default_request(const Options& options) {
   BatchRequest request;
@@ -60,7 +62,7 @@ class Batch : Listener {
         maker_(make_maker(seed)),
         runner_(
             model_, n_at_a_time(), model_.tokenizer(), [this](const auto& item) { return text_of(item); },
-            this) {}
+            this, model_.facts().context) {}
 
   int run() {
     while (goes_on()) {
@@ -75,6 +77,9 @@ class Batch : Listener {
     if (options_.verbose && tally_.n_guessed > 0) tell(guess_summary(tally_.n_guessed, tally_.n_accepted));
     if (is_json())
       for (const std::string& line : batch_failures(tally_)) tell(line);
+    if (const std::string rest = batch_rest(tally(), output_.is_kept());
+        stop_.is_requested() && !rest.empty() && !options_.quiet)
+      tell(rest);
     if (stop_.is_requested()) return stop_.exit_code();
     return tally_.n_all_failed() > 0 ? kSomeFailed : has_cut_document_ ? kNoWholeAnswer : 0;
   }
@@ -113,6 +118,7 @@ class Batch : Listener {
       tell("the warm process does not answer: " + std::to_string(n) + " running " +
            (n == 1 ? "request is" : "requests are") + " left for a later run");
     runner_.leave();
+    n_left_ += n;
   }
 
   // Reads lines and begins items while there is room.
@@ -168,8 +174,7 @@ class Batch : Listener {
 
   void fail_item(const BatchItem& item, const std::string& name) {
     ++tally_.n_failed;
-    BatchTally::Failures& alike = tally_.failures[status_of(*item.error)];
-    if (alike.n++ == 0) alike.first = name + item.error->what();
+    tally_.add_failure(name, *item.error);
     if (is_json()) return put(item.place, failure_line(item, *item.error));
     status_.erase();
     write_err(error_text(name + item.error->what(), item.error->hint()));
@@ -213,7 +218,8 @@ class Batch : Listener {
     all.tokens += runner_.counts();
     all.n_running = runner_.n_running();
     const auto n_shards = static_cast<int64_t>(options_.batch.shard.n_shards);
-    if (input_.n_lines()) all.n_waiting = (*input_.n_lines() - input_.n_read()) / n_shards + (next_ ? 1 : 0);
+    if (input_.n_lines())
+      all.n_waiting = (*input_.n_lines() - input_.n_read()) / n_shards + (next_ ? 1 : 0) + n_left_;
     all.seconds = seconds_since(start_);
     return all;
   }
@@ -229,7 +235,7 @@ class Batch : Listener {
   const GracefulStop stop_;
   BatchRunner runner_;
   std::optional<BatchItem> next_;  // waits for room
-  int64_t n_places_ = 0;
+  int64_t n_places_ = 0, n_left_ = 0;
   bool is_at_end_ = false, is_stopping_ = false;
   bool has_cut_document_ = false;  // or call, in the text that is printed; JSON says so of each answer
   BatchTally tally_;
@@ -269,19 +275,20 @@ int run_many(const Options& options) {
   return Batch(many, std::move(source), "-", choose_seed(options)).run();
 }
 
-Prompt prompt_of(const BatchRequest& request, const Tokenizer& tokenizer) {
-  const ChatChoice choice{request.chat_format, request.options.thinking, request.is_thinking_asked};
+Prompt prompt_of(const BatchRequest& request, const Tokenizer& tokenizer, size_t n_most) {
+  const ChatChoice choice{request.chat_format, request.options.thinking, request.is_thinking_asked, n_most};
   if (request.messages.empty()) return make_prompt(tokenizer, request.prompt, request.is_raw, choice);
   return make_prompt(tokenizer, request.messages, choice);
 }
 
 BatchRunner::BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer, Write write,
-                         Listener* watcher)
+                         Listener* watcher, int64_t context)
     : answerer_(answerer),
       n_at_a_time_(n_at_a_time),
       tokenizer_(tokenizer),
       write_(std::move(write)),
-      watcher_(watcher) {}
+      watcher_(watcher),
+      n_most_(most_encoded(context)) {}
 
 void BatchRunner::leave() {
   for (const std::unique_ptr<BatchItem>& item : running_)
@@ -295,7 +302,7 @@ void BatchRunner::begin(BatchItem&& begun) {
   BatchItem& item = *running_.back();
   item.watcher = watcher_;
   try {
-    item.prompt = prompt_of(item.request, tokenizer_);
+    item.prompt = prompt_of(item.request, tokenizer_, n_most_);
     GenerationOptions options = item.request.options;
     options.thinking = item.prompt.thinking;
     item.asked = answerer_.add({nullptr, &tokenizer_, item.prompt.ids, std::move(options)}, item);
@@ -361,17 +368,36 @@ std::string batch_summary(const BatchTally& tally) {
          duration(tally.seconds) + ", " + rate(n_generated, tally.seconds) + " t/s out";
 }
 
+void BatchTally::add_failure(const std::string& name, const Error& error) {
+  std::string kind = std::to_string(status_of(error)) + " ";
+  for (const char c : std::string_view(error.what()))
+    if (const bool is_digit = c >= '0' && c <= '9'; !is_digit || kind.back() != '0')
+      kind += is_digit ? '0' : c;
+  const bool is_other = !failures.contains(kind) && failures.size() >= kMostKinds;
+  Failures& alike = failures[is_other ? "other" : kind];
+  alike.status = is_other ? 0 : status_of(error);
+  if (alike.n++ == 0) alike.first = name + error.what() + (error.hint().empty() ? "" : "; " + error.hint());
+}
+
 std::vector<std::string> batch_failures(const BatchTally& tally) {
   constexpr size_t kShownChars = 300;
-  const auto counted = [](int64_t n) { return with_thousands(n) + (n == 1 ? " line" : " lines"); };
   std::vector<std::string> lines;
-  for (const auto& [status, alike] : tally.failures)
-    lines.push_back(format("%s failed with status %d, the first is %s", counted(alike.n).c_str(), status,
-                           visible(alike.first, false, kShownChars).c_str()));
+  for (const auto& [kind, alike] : tally.failures)
+    lines.push_back(
+        lines_text(alike.n) +
+        (alike.status > 0 ? format(" failed with status %d", alike.status) : " failed otherwise") +
+        ", the first is " + visible(alike.first, false, kShownChars));
   if (tally.n_failed_before > 0)
-    lines.push_back(counted(tally.n_failed_before) +
+    lines.push_back(lines_text(tally.n_failed_before) +
                     " failed in an earlier run, --retry-failed asks for them again");
   return lines;
+}
+
+std::string batch_rest(const BatchTally& tally, bool is_kept) {
+  if (tally.n_waiting == 0) return {};
+  const char* remain = tally.n_waiting == 1 ? " remains" : " remain";
+  return (tally.n_waiting ? lines_text(*tally.n_waiting) + remain : "the input was not read to its end") +
+         (is_kept ? "; the same command goes on" : "");
 }
 
 }  // namespace dsv32

@@ -72,6 +72,7 @@ class BatchInput {
   std::optional<LineReader> lines_;  // nothing: files
   std::optional<int64_t> n_lines_;
   int64_t n_read_ = 0;
+  bool has_begun_ = false;  // a line that is not blank was read
   std::set<LineDigest> ids_;
 };
 
@@ -93,6 +94,7 @@ class BatchOutput {
   void check_place();
   // How many lines wait for an earlier place.
   int64_t n_held() const { return std::ssize(held_); }
+  bool is_kept() const { return is_regular_; }  // for a later run
 
  private:
   using Take = std::function<void(const LineDigest& digest, bool has_failed, const std::string& line)>;
@@ -118,16 +120,16 @@ class BatchOutput {
 std::string answer_line(const BatchItem& item, std::string_view body);
 std::string failure_line(const BatchItem& item, const Error& error);
 
-// The prompt of a line's request. Throws Error when it cannot be made.
-Prompt prompt_of(const BatchRequest& request, const Tokenizer& tokenizer);
+// The prompt of a line's request. `n_most`: as for Tokenizer::encode(). Throws Error when it cannot be made.
+Prompt prompt_of(const BatchRequest& request, const Tokenizer& tokenizer, size_t n_most = SIZE_MAX);
 
 // The items that are being answered. The engine decides which of them run and which wait for room.
 class BatchRunner {
  public:
   using Write = std::function<std::string(const BatchItem& item)>;  // the text of an answer
-  // The arguments must outlive the object.
+  // The arguments must outlive the object. `context`: the most tokens of a prompt.
   BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer, Write write,
-              Listener* watcher = nullptr);
+              Listener* watcher = nullptr, int64_t context = kMostTokenLimit);
   ~BatchRunner() { leave(); }
 
   bool has_room() const { return n_running() < n_at_a_time_; }
@@ -149,6 +151,7 @@ class BatchRunner {
   const Tokenizer& tokenizer_;
   const Write write_;
   Listener* const watcher_;
+  const size_t n_most_;  // tokens of a prompt that are encoded
   std::vector<std::unique_ptr<BatchItem>> running_;
 };
 
@@ -159,16 +162,21 @@ struct BatchTally {
   int64_t n_running = 0;
   std::optional<int64_t> n_waiting;  // nothing: unknown before all are read
   struct Failures {
+    int status = 0;  // 0: of several
     int64_t n = 0;
     std::string first;  // which line, and why
   };
-  std::map<int, Failures> failures;  // in this run, by their status
+  static constexpr size_t kMostKinds = 8;
+  std::map<std::string, Failures> failures;  // in this run, by their kinds
   TokenCounts tokens;
   int64_t n_guessed = 0, n_accepted = 0;  // of GenerationResult, in answers of this run
   double seconds = 0;
 
   int64_t n_done() const { return n_answered + n_failed + n_answered_before + n_failed_before; }
   int64_t n_all_failed() const { return n_failed + n_failed_before; }
+  // `name`: the line's in messages. Errors that differ in numbers alone are of one kind; those beyond
+  // kMostKinds are counted together.
+  void add_failure(const std::string& name, const Error& error);
 };
 
 // "412 / 1,000  3 failed  8 running  580 waiting  6 min left  1,240 t/s in  38.1 t/s out  12,288 cached"
@@ -177,7 +185,9 @@ std::string batch_progress(const BatchTally& tally);
 // min, 38.0 t/s out"
 std::string batch_summary(const BatchTally& tally);
 // "3 lines failed with status 400, the first is q7: top_k is -5, expected an integer from -1 to 2147483647",
-// one for each status, and one for earlier runs.
+// one for each kind, and one for earlier runs.
 std::vector<std::string> batch_failures(const BatchTally& tally);
+// "580 lines remain; the same command goes on"; empty if none do. `is_kept`: answers are in a file.
+std::string batch_rest(const BatchTally& tally, bool is_kept);
 
 }  // namespace dsv32

@@ -47,6 +47,29 @@ std::optional<int64_t> count_lines(int fd) {
   }
 }
 
+// The beginning of a file; of a pipe nothing, since pread() fails there and takes nothing.
+std::string head_of(int fd) {
+  std::string head(kTextHead, '\0');
+  const ssize_t n_read = pread(fd, head.data(), head.size(), lseek(fd, 0, SEEK_CUR));
+  head.resize(static_cast<size_t>(std::max<ssize_t>(n_read, 0)));
+  return head;
+}
+
+// `head`: of the input, or its first line. Throws Error{usage} for what would be refused line by line: no
+// text, and JSON of several lines.
+void check_head(std::string_view head, const std::string& name, bool is_json) {
+  check_text_head(head, name);
+  if (!is_json) return;
+  head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n\xef\xbb\xbf"), head.size()));
+  const std::string_view line = head.substr(0, head.find_first_of("\r\n"));
+  const bool is_array = line.starts_with('['), is_broken = line == "{" && head.size() > 1;
+  if (!is_array && !is_broken) return;
+  fail(ErrorKind::usage,
+       visible(name) + (is_array ? " is a JSON array" : " has a JSON object over several lines") +
+           ", expected an object a line",
+       std::string(is_array ? "jq -c '.[]'" : "jq -c .") + " writes it so");
+}
+
 // The digest in an answer's line; nothing for other lines.
 std::optional<LineDigest> digest_in(std::string_view line) {
   constexpr size_t kDigits = 2 * sizeof(LineDigest);
@@ -98,6 +121,7 @@ BatchInput::BatchInput(BatchSource source, Shard shard) : source_(std::move(sour
     fail(ErrorKind::usage, format("cannot read %s: %s", visible(path).c_str(), std::strerror(errno)));
   if (path != "-") file_ = OwnedFd(real_file_system(), fd_);
   lines_.emplace(fd_, path == "-" ? "standard input" : path, kMaxLineBytes);
+  check_head(head_of(fd_), lines_->name(), !source_.is_text);
   n_lines_ = count_lines(fd_);
 }
 
@@ -130,6 +154,7 @@ LineReader::Result BatchInput::next_line(LineReader::Line& line, int wait_ms) {
     if (const auto result = lines_->next(line, wait_ms); result != LineReader::Result::line) return result;
     ++n_read_;
   } while (!line.is_too_long && line.text.find_first_not_of(" \t\r") == std::string::npos);
+  if (!std::exchange(has_begun_, true)) check_head(line.text + "\n", lines_->name(), !source_.is_text);
   return LineReader::Result::line;
 }
 
@@ -144,6 +169,7 @@ BatchItem BatchInput::item_of(const LineReader::Line& line, LineMaker& maker) co
       return maker.refused(line.number, line.text, line.text, current_error());
     }
   if (!source_.is_text) return maker.from_json(line.number, line.text);
+  plain_text(line.text, "it");
   return maker.from_text(line.number,
                          source_.question.empty() ? line.text : line.text + "\n" + source_.question);
 }

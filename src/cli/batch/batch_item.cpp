@@ -350,7 +350,9 @@ BatchItem LineMaker::from_json(int64_t number, std::string_view json) {
                       if (told_.size() < kMostTold && told_.insert(name).second) tell_(name);
                     }));
   } catch (...) {
-    const Error why = current_error();
+    Error why = current_error();
+    if (const size_t begin = json.find_first_not_of(" \t"); begin != json.npos && json[begin] != '{')
+      why = Error(why.kind(), why.what(), "dsv32 batch --lines takes each line as a prompt");
     if (!is_named) id = salvaged_text(json, "custom_id");
     if (id == "") id.reset();
     if (is_named && !id) id = std::to_string(number);

@@ -185,7 +185,8 @@ void Conversation::answer() {
     const GenerationResult result =
         generate(model_,
                  {.tokenizer = &model_.tokenizer(),
-                  .prompt = format_.encode(prompt_messages(talk_, options_), talk_.thinking),
+                  .prompt = format_.encode(prompt_messages(talk_, options_), talk_.thinking,
+                                           most_encoded(model_.facts().context)),
                   .options = options_.generation,
                   .decoded = talk_.decoded,
                   .talk = 1},

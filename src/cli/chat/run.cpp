@@ -88,19 +88,20 @@ int run_command(const Options& options) {
   std::optional<HeldTalk> talk = ask_in_talk(options, text);
   const std::vector<TokenRun> decoded = talk ? talk->decoded : std::vector<TokenRun>();
   const auto start = std::chrono::steady_clock::now();
-  const auto prompt_with = [&](const Tokenizer& tokenizer) {
-    if (has_messages) return make_prompt(tokenizer, given.messages, chat_choice(options));
-    if (!talk) return make_prompt(tokenizer, text, options.is_raw, chat_choice(options));
-    return make_prompt(tokenizer, talk->messages, {options.chat_format, talk->thinking});
-  };
-  Model model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
-    prefixes.prefetch(prompt_with(tokenizer).ids, decoded);
-  });
+  Model model(options);
+  ChatChoice choice = chat_choice(options);
+  choice.n_most = most_encoded(model.most_context());
+  if (talk) choice.thinking = talk->thinking, choice.is_asking = false;
+  const Tokenizer& tokenizer = model.tokenizer();
+  const Prompt prompt = has_messages ? make_prompt(tokenizer, given.messages, choice)
+                        : talk       ? make_prompt(tokenizer, talk->messages, choice)
+                                     : make_prompt(tokenizer, text, options.is_raw, choice);
+  check_prompt(tokenizer.n_vocab(), model.most_context(), prompt.ids);  // before anything is loaded
+  model.begin([&](PrefixCache& prefixes, const Tokenizer&) { prefixes.prefetch(prompt.ids, decoded); });
   const std::string name = model_name(model.path());
   const double load_seconds = seconds_since(start);
   StatusLine status(terminal.can_redraw, options.quiet);
 
-  const Prompt prompt = prompt_with(model.tokenizer());
   if (prompt.is_raw && !options.is_raw && !options.quiet)
     say("note: the prompt begins with the model's first token and is taken as rendered already");
   GenerationOptions generation = with_recommended(options, model.file()).generation;

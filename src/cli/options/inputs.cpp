@@ -246,7 +246,7 @@ ChatChoice chat_choice(const Options& options) {
 Prompt make_prompt(const Tokenizer& tokenizer, std::span<const Message> messages, const ChatChoice& choice) {
   const ChatFormat chat(tokenizer, choice.format);
   const bool thinking = thinks(chat.kind(), choice.thinking, choice.is_asking);
-  return {chat.encode(messages, thinking), chat.render(messages, thinking), thinking};
+  return {chat.encode(messages, thinking, choice.n_most), chat.render(messages, thinking), thinking};
 }
 
 Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_raw,
@@ -266,7 +266,7 @@ Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_r
     fail(ErrorKind::usage, format("the prompt begins with %s and is taken as rendered already, %s cannot be "
                                   "added to it",
                                   visible(bos).c_str(), text.system.empty() ? "tools" : "a system prompt"));
-  prompt.ids = tokenizer.encode(text.user, true);
+  prompt.ids = tokenizer.encode(text.user, true, choice.n_most);
   if (prompt.ids.empty() || prompt.ids[0] != tokenizer.bos_id())
     prompt.ids.insert(prompt.ids.begin(), tokenizer.bos_id());
   prompt.rendered = (begins_with_bos ? "" : bos) + text.user;

@@ -64,6 +64,7 @@ struct ChatChoice {
   std::optional<ChatKind> format = {};  // nothing: the file's
   bool thinking = true;                 // where the format leaves the choice
   bool is_asking = false;               // a format that does not is refused
+  size_t n_most = SIZE_MAX;             // tokens, as for Tokenizer::encode()
 };
 ChatChoice chat_choice(const Options& options);
 

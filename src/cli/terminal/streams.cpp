@@ -183,14 +183,6 @@ std::string rate(int64_t n_tokens, double seconds) {
   return format(per_second >= 10 ? "%.1f" : "%.2f", per_second);
 }
 
-// Checks the first bytes of a file. On a pipe pread() fails and takes nothing.
-LineReader::LineReader(int fd, std::string name, size_t max_bytes)
-    : fd_(fd), name_(std::move(name)), max_bytes_(max_bytes) {
-  char head[4];
-  const ssize_t n_read = pread(fd_, head, sizeof head, lseek(fd_, 0, SEEK_CUR));
-  if (n_read > 0) plain_text({head, static_cast<size_t>(n_read)}, name_);
-}
-
 LineReader::Result LineReader::next(Line& line, int wait_ms) {
   for (;;) {
     const size_t end = held_.find('\n', scanned_);
@@ -217,7 +209,6 @@ void LineReader::take(Line& line, size_t n_bytes) {
   if (line.has_end) line.text.pop_back();
   if (line.is_too_long) line.text.clear();
   if (line.text.ends_with('\r')) line.text.pop_back();
-  if (line.number == 1) plain_text(line.text, name_);
   if (line.text.starts_with("\ufeff")) line.text.erase(0, 3);
 }
 

@@ -121,8 +121,11 @@ std::string rate(int64_t n_tokens, double seconds);
 // a line's beginning is dropped, since files may have been joined. Memory: one line and one block.
 class LineReader {
  public:
-  // `fd` stays the caller's; `name` is for messages. Throws as plain_text() does; for a pipe next() does.
-  LineReader(int fd, std::string name, size_t max_bytes);
+  // `fd` stays the caller's; `name` is for messages.
+  LineReader(int fd, std::string name, size_t max_bytes)
+      : fd_(fd), name_(std::move(name)), max_bytes_(max_bytes) {}
+
+  const std::string& name() const { return name_; }
 
   struct Line {
     std::string text;

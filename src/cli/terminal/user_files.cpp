@@ -177,7 +177,6 @@ std::string read_attachment(const std::string& path) {
   if (!std::filesystem::is_regular_file(real, error))  // reading a pipe would wait
     fail(ErrorKind::usage, visible(path) + " is no file");
   std::string text = read_text(real, kMostAttachedBytes);
-  if (text.find('\0') != text.npos) fail(ErrorKind::usage, visible(path) + " is no text: it has NUL bytes");
   if (!text.ends_with('\n')) text += '\n';
   return path + ":\n" + text + "\n";
 }

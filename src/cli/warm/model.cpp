@@ -153,10 +153,11 @@ struct Model::Asked : Listener {
 
 Model::Model(const Options& options) : options_(options) { open_file(); }
 
-Model::Model(const Options& options, const Prefetch& prefetch) : options_(options) {
-  StatusLine status(examine_terminal(ColorMode::never).can_redraw, options.quiet);
+Model::Model(const Options& options, const Prefetch& prefetch) : Model(options) { begin(prefetch); }
+
+void Model::begin(const Prefetch& prefetch) {
+  StatusLine status(examine_terminal(ColorMode::never).can_redraw, options_.quiet);
   status.show("opening the model");
-  open_file();
   find(prefetch);
   status.erase();
   report();
@@ -173,6 +174,11 @@ void Model::open_file() {
   if (!options_.is_raw)
     thinks(options_.chat_format.value_or(find_chat_kind(*tokenizer_).kind), options_.generation.thinking,
            options_.is_thinking_given());
+}
+
+int64_t Model::most_context() const {
+  const int64_t most = read_model_args(*file_).max_seq_len;
+  return std::min(options_.engine.context.value_or(most), most);
 }
 
 void Model::load(const Prefetch& prefetch) try {

@@ -44,10 +44,15 @@ class Model : public Answerer {
 
   // Only opens the file. The options must outlive the object. Throws Error{usage, model}.
   explicit Model(const Options& options);
-  // Finds a warm process or loads the engine, and calls report(). Throws as load() does, and Error{io} when
-  // --warm only finds no process.
+  // Also calls begin().
   Model(const Options& options, const Prefetch& prefetch);
   ~Model() override;
+
+  // Finds a warm process or loads the engine, and calls report(). Throws as load() does, and Error{io} when
+  // --warm only finds no process.
+  void begin(const Prefetch& prefetch);
+  // The most tokens of a request, whatever memory there is. Throws Error{model}.
+  int64_t most_context() const;
 
   // Loads the engine in this process. Throws Error{usage, model, memory}, and what `prefetch` throws.
   void load(const Prefetch& prefetch = {});
