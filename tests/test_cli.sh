@@ -192,7 +192,7 @@ check "an answer is all that is said, but that -n cut it" test "$(cat err)" = "n
 cp out first
 expect "the same seed" 0 run "${answer[@]}" "What is a latent row?"
 check "the same seed, the same answer" same out first
-expect "another seed" 0 run "${answer[@]}" --seed 8 "What is a latent row?"
+expect "another seed" 0 run "${m[@]}" --no-think -n 24 --seed 8 "What is a latent row?"
 check "another seed, another answer" test "$(cmp first out >/dev/null; echo $?)" = 1
 expect "seed 0" 0 run "${m[@]}" --no-think --seed 0 -n 4 --json hi
 check "seed 0 is a seed" has out '"seed":0,'
@@ -223,7 +223,7 @@ check "colour when asked for" has err "${esc}[2m"
 check "colour is reset" has err "${esc}[0m"
 NO_COLOR=1 run_ run "${m[@]}" --seed 7 -c 64 --color always hi
 check "the flag beats the environment" has err "${esc}[2m"
-expect "no tokens" 0 run "${answer[@]}" -n 0 hi
+expect "no tokens" 0 run "${m[@]}" --no-think -n 0 hi
 check "no tokens: an empty line" lines out 1
 DSV32_MODEL=$model expect "model from the environment" 0 run --no-think --seed 7 -n 24 "What is a latent row?"
 check "model from the environment: same answer" same out first
@@ -602,7 +602,7 @@ END
 expect "batch: some lines fail" 5 batch "${m[@]}" --no-cache -c 12 mixed.jsonl -o mixed.out
 check "batch: some lines fail: a line for each" lines mixed.out 6
 for part in '"object":"chat.completion"' '"top_logprobs":[{' '"object":"text_completion"' '"text":"' \
-  '"custom_id":null,"response":{"status_code":400,' '"message":"line 3: invalid JSON at byte 2"' \
+  '"custom_id":null,"response":{"status_code":400,' '"message":"line 3: invalid JSON at byte 2; dsv32 batch --lines' \
   '"message":"line 5: an earlier line has the same id"' '"custom_id":"6","response":{"status_code":400,' \
   '"message":"line 6: stream is true, which is not supported"' '"custom_id":"long","response":{"status_code":413,' \
   'tokens, the context holds 12; a larger context' '"status_code":200,' '"prompt_tokens_details":{"cached_tokens":0}'; do
@@ -800,7 +800,7 @@ terminal_cases() {
     test "$(tr -d '\r\n\t' <out | tr -cd '\000-\037\177' | wc -c)" = 0
   run_ run "${m[@]}" --no-think --seed 7 -n 300 hi
   check "a pipe gets them unchanged" test "$(tr -d '\r\n\t' <out | tr -cd '\000-\037\177' | wc -c)" -gt 0
-  on_terminal "'$dsv32' run -m '$model' --no-think --seed 7 -n 2 --think-max 2 hi </dev/null"
+  on_terminal "'$dsv32' run -m '$model' --no-think --seed 7 -n 2 hi </dev/null"
   check "a terminal is told the speed and the seed" has out "seed: 7"
   on_terminal "'$dsv32' run -m '$model'"
   check "a terminal without a prompt: exit code 2, no waiting" test $code = 2
@@ -1056,7 +1056,7 @@ fi
 # --- prefixes on disk -------------------------------------------------------------------------------------
 # A prompt of some 500 tokens: more than are always computed rather than read.
 for i in $(seq 30); do echo "Line $i says that the row of a token is read again."; done >long.txt
-cached=(run "${answer[@]}" --json --temp 0 --no-think -n 8 -f long.txt)
+cached=(run "${m[@]}" --no-think --seed 7 --json --temp 0 -n 8 -f long.txt)
 n_cached() { grep -o '"cached_tokens":[0-9]*' out | cut -d: -f2; }
 answer_of() { sed 's/.*"content":"\([^"]*\)".*/\1/' out; }
 rm -rf cache
@@ -1143,8 +1143,8 @@ check "cache: files limited in size: goes on" test $? = 0
 check "cache: files limited in size: the same answer" test "$(answer_of)" = "$first"
 check "cache: files limited in size: one line" one_warning
 # Where threads or memory are few a run ends as it does without the cache. To root no number of threads applies.
-few=(run -m few/model.gguf --no-think --seed 7 --json --temp 0 -n 1 -t 2 -c 512 --chunk 64 --cache-dir few/cache
-  --cache-wait all -f few/text)
+few=(run -m few/model.gguf --no-think --seed 7 --json --temp 0 -n 1 -t 2 -c 512 --chunk 64 -f few/text)
+keeping=(--cache-dir few/cache --cache-wait all)
 mkdir few
 head -n 12 long.txt >few/text
 cp "$dsv32" few/dsv32
@@ -1158,22 +1158,22 @@ fi
 thread_cases() {
   local n
   for n in 100 4 1; do
-    timeout 60 "${as_user[@]}" prlimit "--nproc=$n" few/dsv32 "${few[@]}" </dev/null >out 2>err
+    timeout 60 "${as_user[@]}" prlimit "--nproc=$n" few/dsv32 "${few[@]}" "${keeping[@]}" </dev/null >out 2>err
     check "cache: $n threads: goes on" test $? = 0
   done
 }
 memory_cases() {
   local kb code
   chown -R "$(id -u)" few
-  timeout 60 few/dsv32 "${few[@]}" </dev/null >out 2>err
+  timeout 60 few/dsv32 "${few[@]}" "${keeping[@]}" </dev/null >out 2>err
   check "cache: a prefix for runs of little memory" test $? = 0
   for kb in 110000 210000 270000; do
     (ulimit -v $kb && exec timeout 60 few/dsv32 "${few[@]}" --no-cache </dev/null >out 2>err)
     code=$?
-    (ulimit -v $kb && exec timeout 60 few/dsv32 "${few[@]}" </dev/null >out 2>err)
+    (ulimit -v $kb && exec timeout 60 few/dsv32 "${few[@]}" "${keeping[@]}" </dev/null >out 2>err)
     check "cache: $kb KiB of memory: ends as without it, with $code" test $? = $code
   done
-  (ulimit -v 16000000 && exec timeout 60 few/dsv32 "${few[@]}" </dev/null >out 2>err)
+  (ulimit -v 16000000 && exec timeout 60 few/dsv32 "${few[@]}" "${keeping[@]}" </dev/null >out 2>err)
   check "cache: memory enough: it is in use" test "$(n_cached)" -gt 0
 }
 if grep -aq __asan_init "$dsv32"; then
@@ -1256,7 +1256,8 @@ expect "bench as json" 0 bench "${bench[@]}" --chunk 16 --decode 2 --json
 for part in '"backend":"cpu"' '"memory_gbps":' '"context":64,' '"decode_tokens_per_second":'; do
   check "bench: json has $part" has out "$part"
 done
-sequences=(bench batch "${m[@]}" --backend cpu --contexts 128,400 --topk-buffer 192 --chunk 64)
+resident=(bench batch "${m[@]}" --backend cpu --contexts 128,400 --chunk 64)
+sequences=("${resident[@]}" --topk-buffer 192)
 expect "bench batch: capacity" 0 "${sequences[@]}" --capacity --json
 check "bench batch: a length that the buffer holds is resident" test "$(grep -o '"context":128' out | wc -l)" = 1
 check "bench batch: another has two residencies" test "$(grep -o '"context":400' out | wc -l)" = 2
@@ -1275,7 +1276,7 @@ for part in '"sequences":2,' '"tokens_per_second":' '"step_ms":' '"hit_rate":1.0
   '"fetched_bytes_per_step":0.0'; do
   check "bench batch: json has $part" has out "$part"
 done
-expect "bench batch: full residency alone" 0 "${sequences[@]}" --capacity --json --topk-buffer full
+expect "bench batch: full residency alone" 0 "${resident[@]}" --capacity --json --topk-buffer full
 check "bench batch: full residency alone: no buffers" lacks out '"buffer_rows":1'
 expect "bench batch: no room" 4 "${sequences[@]}" --host-mem 1M
 check "bench batch: no room: said so" has err "none of these batches fits"

@@ -195,7 +195,6 @@ BOOST_AUTO_TEST_CASE(a_flag_that_does_nothing_is_an_error) {
            {Command::inspect_plan, {"--json", "-v"}, "--verbose"},
            {Command::bench, {"--layers", "7"}, "--layers"},
            {Command::bench, {"--dense", "3"}, "--dense"},
-           {Command::bench_batch, {"--type", "Q2_K"}, "--type"},
            {Command::bench_batch, {"--head-type", "F16"}, "--head-type"},
            {Command::bench_batch, {"--capacity", "--sequences", "1"}, "--sequences"},
            {Command::bench_batch, {"--capacity", "--decode", "1"}, "--decode"},

@@ -1,6 +1,7 @@
 // A request to the model, its options, listener and result, and the interface of what answers it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -90,7 +91,10 @@ struct Request {
 };
 
 // How many tokens of a prompt are encoded; of a longer one check_prompt() says that it has more.
-inline size_t most_encoded(int64_t context) { return 2 * static_cast<size_t>(context); }
+inline size_t most_encoded(int64_t context) {
+  constexpr size_t kFew = 1 << 16;  // are counted to the last
+  return std::max(2 * static_cast<size_t>(context), kFew);
+}
 
 // Throws Error{context_full} with the counts when there are more tokens than a context holds, Error{usage}
 // when there are none and for ids outside the vocabulary.

@@ -35,7 +35,7 @@ head -n 80 long.txt >middle.txt
 expect "changed model: the intact one" 0 "${ask[@]}" -f middle.txt "Which?"
 check "changed model: finds what was computed before the change" grep -aqE '^prompt: .*\([1-9][0-9]* from cache\)' err
 mv out cached
-expect "changed model: without the cache" 0 "${ask[@]}" --no-cache -f middle.txt "Which?"
+expect "changed model: without the cache" 0 run -m changed.gguf --no-cache --no-think --temp 0 --warm never -v -n 4 -f middle.txt "Which?"
 check "changed model: the same answer as without the cache" same out cached
 
 # Between two lines of a batch: the first is answered and stays so, the second is not answered at all.

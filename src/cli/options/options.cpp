@@ -200,9 +200,6 @@ void check_together(const Options& options) {
             "--model and --synthetic or --type are both given, expected one of them");
   refuse_if(options.bench.types.mix && options.given.contains("head-type"),
             "--head-type goes with one format for all matrices, such as --type Q2_K-pure, not with a mix");
-  for (const char* name : {"layers", "dense", "head-type"})
-    refuse_if(options.given.contains(name) && !options.bench.is_synthetic,
-              format("--%s is of random weights, expected --synthetic beside it", name));
   const size_t n_sizes = options.engine.gpu_mem.size(), n_gpus = options.engine.gpus.size();
   refuse_if(n_sizes > 1 && n_sizes != n_gpus,
             format("--gpu-mem has %zu sizes for %zu of --gpus", n_sizes, n_gpus));
@@ -245,8 +242,7 @@ void check_idle(const Options& options, const GivenWords& given) {
   refuse(options.bench.is_synthetic, {"draft-model"}, "without a file of the model");
   refuse(options.imagined.has_value(), {"backend", "gpus"}, "with --on, which says what computes");
   refuse(is_plan && options.json, {"verbose"}, "with --json");
-  refuse(is_bench && !options.bench.is_synthetic, {"layers", "dense", "type", "head-type"},
-         "without --synthetic");
+  refuse(is_bench && !options.bench.is_synthetic, {"layers", "dense", "head-type"}, "without --synthetic");
   refuse(options.bench.is_capacity, {"sequences", "decode", "locality", "expert-locality", "accept"},
          "with --capacity");
   refuse(is_batch && options.output_path == "-", {"retry-failed"}, "where no answers are kept");
