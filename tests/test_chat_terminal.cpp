@@ -108,6 +108,41 @@ BOOST_AUTO_TEST_CASE(a_paste_is_one_message) {
   BOOST_TEST(questions[3].size() == large.size() - 1);
 }
 
+// Whichever a terminal sends, at the prompt and while an answer is written.
+BOOST_AUTO_TEST_CASE(line_ends_of_a_paste) {
+  const Home home;
+  ChatTerminal chat(home.path, home.words({}, "models/tiny.gguf"));
+  BOOST_REQUIRE(chat.await_prompt());
+  const std::string lines = std::string(kPaste) + "one\r\ntwo\r\n\r\nthree\nfour\rfive" + kPasteEnd;
+  const size_t from = chat.written().size();
+  chat.type(lines + "\r");
+  BOOST_TEST(chat.await([&] { return chat.written().size() > from + 200; }));
+  chat.type(lines);
+  chat.listen(0.1);
+  chat.type("\x03");
+  BOOST_TEST(chat.await([&] { return chat.screen().cursor_row() == "> [paste 1: 6 lines]"; }));
+  chat.type("\r");
+  BOOST_TEST(chat.await([&] { return home.questions().size() == 2; }));
+  for (const std::string& question : home.questions())
+    BOOST_TEST(question == "one\ntwo\n\nthree\nfour\nfive");
+}
+
+BOOST_AUTO_TEST_CASE(a_window_of_absurd_size) {
+  for (const char* term : {"xterm", "dumb"}) {
+    const Home home;
+    std::string call = "stty rows 30000 cols 30000; export TERM=" + std::string(term);
+    if (!kIsSanitized) call += "; ulimit -v 4000000";
+    call += "; exec " + program_path();
+    for (const std::string& word : home.words()) call += " " + word;
+    ChatTerminal chat(home.path, {"-c", call}, 80, "/bin/sh");
+    BOOST_REQUIRE(chat.await_prompt());
+    chat.type("/set n\n");
+    BOOST_TEST(chat.await_text("n -1\r\n"));
+    chat.type("/bye\n");
+    BOOST_TEST(chat.end() == 0);
+  }
+}
+
 // A NUL in one, an @ that would name a file, a command on one line; and a character that is cut in what is
 // typed.
 BOOST_AUTO_TEST_CASE(what_is_pasted_is_text) {

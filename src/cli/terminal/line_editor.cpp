@@ -2,18 +2,23 @@
 //
 // libedit only edits. Its output is discarded; the line is drawn here before each wait for input. Characters
 // are read here too, because libedit's own reader does not return when a signal arrives, and knows fewer
-// keys. libedit works in wide characters of the locale: C.UTF-8, whatever the environment says.
+// keys. The terminal whose modes libedit sets and whose size it allocates is one that nobody sees. libedit
+// works in wide characters of the locale: C.UTF-8, whatever the environment says.
 #include "cli/terminal/line_editor.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <clocale>
 #include <cstdio>
+#include <cstring>
 #include <span>
 #include <utility>
 
+#include <fcntl.h>
 #include <histedit.h>
 #include <poll.h>
+#include <pty.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -156,11 +161,34 @@ std::string LineDrawing::to_first_row(size_t width) const {
   return "\r" + rows_up(n_up);
 }
 
+// A terminal for libedit alone.
+class UnseenTerminal {
+ public:
+  UnseenTerminal() {
+    termios modes{};  // have the keys that erase
+    tcgetattr(STDIN_FILENO, &modes);
+    int outer = -1, inner = -1;
+    if (openpty(&outer, &inner, nullptr, &modes, nullptr) != 0)
+      fail(ErrorKind::io, std::string("cannot open a pseudo-terminal: ") + std::strerror(errno));
+    outer_ = OwnedFd(real_file_system(), outer), inner_ = OwnedFd(real_file_system(), inner);
+    for (const int fd : {outer, inner}) fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
+  int fd() const { return inner_.get(); }
+  void resize(const WindowSize& window) const {
+    const winsize size{static_cast<uint16_t>(window.rows), static_cast<uint16_t>(window.columns), 0, 0};
+    ioctl(fd(), TIOCSWINSZ, &size);
+  }
+
+ private:
+  OwnedFd outer_, inner_;
+};
+
 struct LineEditor::Edit {
   const GracefulStop& stop;
   const Expand expand;
   const bool draws;  // false: libedit draws, for a terminal that cannot move its cursor
   HistoryFile file;
+  const UnseenTerminal unseen;
   HeldTerminal terminal{draws};
   LineDrawing drawing;
   std::FILE* const nowhere = std::fopen("/dev/null", "w");
@@ -170,7 +198,6 @@ struct LineEditor::Edit {
   std::string ahead;                // read and not yet taken
   std::vector<std::string> pastes;  // of the line
   bool has_paste = false;           // the sent line had one of them
-  bool is_begun = false;            // libedit has set its modes for the line
 
   Edit(const GracefulStop& its_stop, Expand its_expand, bool draws_itself, const std::string& path)
       : stop(its_stop), expand(its_expand), draws(draws_itself), file(path) {
@@ -179,9 +206,8 @@ struct LineEditor::Edit {
     ::history(history, &event, H_SETUNIQUE, 1);
     if (file.shorten()) ::history(history, &event, H_LOAD, file.path().c_str());
     std::FILE* const out = draws && nowhere ? nowhere : stdout;
-    line = el_init_fd("dsv32", stdin, out, draws ? out : stderr, STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO);
+    line = el_init_fd("dsv32", stdin, out, draws ? out : stderr, unseen.fd(), unseen.fd(), unseen.fd());
     set_up();
-    terminal.keep_modes();
   }
 
   ~Edit() {
@@ -207,8 +233,6 @@ struct LineEditor::Edit {
       append_utf8(key, static_cast<uint32_t>(kFirstKey) + static_cast<uint32_t>(i));
       el_set(line, EL_BIND, key.c_str(), kKeys[i].second, nullptr);
     }
-    // Between lines nothing is echoed, and a signal's key does not drop the keys typed ahead.
-    el_set(line, EL_SETTY, "-x", "-icanon", "-echo", "+noflsh", nullptr);
   }
 
   static Edit& of(EditLine* line) {
@@ -275,7 +299,6 @@ struct LineEditor::Edit {
   // Gives libedit one character: 1, 0 at the end of input, -1 when stopped.
   static int get_character(EditLine* line, wchar_t* character) {
     Edit& self = of(line);
-    if (!std::exchange(self.is_begun, true)) self.terminal.keep_modes();
     do {
       if (!self.have(1)) return errno == EINTR ? -1 : 0;
       *character = self.ahead[0] == kEscape ? self.take_key() : self.take_character();
@@ -392,12 +415,10 @@ LineEditor::Event LineEditor::read(const char* prompt, std::string& line) {
   if (!edit_) return read_plainly(line);
   edit_->prompt = prompt;
   edit_->pastes.clear();
-  edit_->is_begun = false;
   edit_->terminal.was_lost();  // earlier losses do not concern this line
-  if (!edit_->draws) el_resize(edit_->line);
+  if (!edit_->draws) edit_->unseen.resize(window_size()), el_resize(edit_->line);
   int n_chars = 0;
   const char* typed = el_gets(edit_->line, &n_chars);
-  edit_->terminal.keep_modes();
   const bool is_there = typed && n_chars > 0;
   line = is_there ? std::string(typed) : edit_->before() + edit_->after();
   const bool is_sent = is_there && line.ends_with('\n');  // before any signal

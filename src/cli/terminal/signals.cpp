@@ -57,7 +57,7 @@ void mark_pastes(bool on) {
 
 bool may_set_modes() { return held.is_ours && tcgetpgrp(STDIN_FILENO) == getpgrp(); }
 
-// Compares only the modes that shells set; others change for a moment while a line is edited.
+// Compares only the modes that shells set.
 bool are_ours(const termios& modes) {
   constexpr tcflag_t kOfShells = ICANON | ECHO;
   return (modes.c_lflag & kOfShells) == (held.ours.c_lflag & kOfShells);
@@ -150,8 +150,17 @@ int GracefulStop::end() const {
 
 bool GracefulStop::must_leave() const { return pending != 0 && pending != SIGINT; }
 
+// A signal's key drops no keys that were typed before it.
 HeldTerminal::HeldTerminal(bool marks_pastes) {
   tcgetattr(STDIN_FILENO, &held.former);
+  held.ours = held.former;
+  held.ours.c_iflag &= ~tcflag_t{INLCR | ICRNL | IGNCR | ISTRIP};
+  held.ours.c_oflag |= OPOST | ONLCR;
+  held.ours.c_lflag &= ~tcflag_t{ICANON | ECHO | ECHONL | IEXTEN};
+  held.ours.c_lflag |= ISIG | NOFLSH;
+  held.ours.c_cc[VMIN] = 1, held.ours.c_cc[VTIME] = 0;
+  tcsetattr(STDIN_FILENO, TCSADRAIN, &held.ours);
+  held.is_ours = true;
   held.marks_pastes = marks_pastes;
   mark_pastes(true);
   handle(SIGTSTP, on_stop);
@@ -162,13 +171,6 @@ HeldTerminal::~HeldTerminal() {
   handle(SIGTSTP, SIG_DFL);
   handle(SIGCONT, SIG_DFL);
   give_back();
-}
-
-// A handler that runs in between sets no modes; the next was_lost() does.
-void HeldTerminal::keep_modes() {
-  held.is_ours = false;
-  tcgetattr(STDIN_FILENO, &held.ours);
-  held.is_ours = true;
 }
 
 HeldTerminal::Loan::Loan() { give_back(); }

@@ -43,16 +43,14 @@ struct EndsAtOnce : private GracefulStop {
   EndsAtOnce() : GracefulStop(Signals::end) {}
 };
 
-// Holds the modes of standard input's terminal. One at a time.
+// Sets the modes of standard input's terminal in which lines are edited: each key comes at once, as the
+// keyboard sends it, and is not echoed. One at a time.
 class HeldTerminal {
  public:
   explicit HeldTerminal(bool marks_pastes);  // asks the terminal to mark pasted text
   ~HeldTerminal();
   HeldTerminal(const HeldTerminal&) = delete;
   HeldTerminal& operator=(const HeldTerminal&) = delete;
-
-  // Holds the modes that are set now.
-  void keep_modes();
 
   // While one exists the modes are as they were before HeldTerminal.
   struct Loan {

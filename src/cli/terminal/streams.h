@@ -85,7 +85,8 @@ void take_unknown_terminal_for_dumb();
 struct WindowSize {
   size_t rows, columns;
 };
-// The window of the first of these streams that is a terminal and tells its size; else 24 rows of 80 columns.
+// The window of the first of these streams that is a terminal and tells its size, which is bounded; else 24
+// rows of 80 columns.
 WindowSize window_size(std::initializer_list<int> fds = {STDERR_FILENO, STDOUT_FILENO});
 inline size_t columns() { return window_size().columns; }
 inline size_t window_columns(int fd) { return window_size({fd}).columns; }
