@@ -85,9 +85,9 @@ BOOST_AUTO_TEST_CASE(words_wrap_at_the_windows_width) {
     return words;
   };
   for (const size_t width : {10, 11, 17, 25, 80})
-    for (const size_t n_at_once : {1, 3, 1000}) {
+    for (const size_t n_at_once : {1, 3, 1000, -1}) {  // the last one in tmux
       WordWrap wrap;
-      Screen screen(width);
+      Screen screen(width, false, n_at_once > 1000);
       std::string piece;
       for (size_t at = 0; at < text.size(); ++at) {
         piece += text[at];
@@ -120,8 +120,8 @@ BOOST_AUTO_TEST_CASE(a_line_is_drawn_as_it_is_edited) {
   std::mt19937 random(7);
   const auto below = [&](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random); };
   for (const size_t width : {20, 40, 80})
-    for (const bool joins : {false, true}) {
-      Screen screen(width, joins);
+    for (const auto& [joins, stands_behind] : {std::pair(false, false), {true, false}, {false, true}}) {
+      Screen screen(width, joins, stands_behind);
       LineDrawing drawing;
       std::vector<std::string> line;
       size_t at = 0;

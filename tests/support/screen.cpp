@@ -28,7 +28,7 @@ void Screen::feed(std::string_view bytes) {
     } else {
       if (rest[0] == '\r') column_ = 0;
       if (rest[0] == '\n') next_row();
-      if (rest[0] == '\b' && column_ > 0) column_ = std::min(column_, n_columns_) - 1;
+      if (rest[0] == '\b' && column_ > 0) column_ = std::max<size_t>(cursor_column(), 1) - 1;
       if (rest[0] == '\t') column_ = std::min((column_ / 8 + 1) * 8, n_columns_ - 1);
       ++at;
     }
@@ -55,7 +55,7 @@ void Screen::act(char final, const std::string& numbers) {
   const size_t n = std::max<size_t>(1, std::strtoul(numbers.c_str(), nullptr, 10));
   const bool is_zero = numbers.empty() || numbers == "0";
   std::vector<std::string>& cells = rows_[row_].cells;
-  const size_t at = std::min(column_, n_columns_ - 1);
+  const size_t at = cursor_column();
   switch (final) {
     case 'A': row_ -= std::min(row_, n), column_ = at; break;
     case 'B': row_ = std::min(row_ + n, rows_.size() - 1), column_ = at; break;
@@ -81,6 +81,8 @@ void Screen::act(char final, const std::string& numbers) {
     default: break;  // colours and modes show nothing here
   }
 }
+
+size_t Screen::cursor_column() const { return stands_behind_ ? column_ : std::min(column_, n_columns_ - 1); }
 
 void Screen::put(std::string_view character) {
   constexpr std::string_view kJoiner = "\u200d";

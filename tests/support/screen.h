@@ -12,8 +12,10 @@ namespace dsv32 {
 
 class Screen {
  public:
-  // `joins`: emoji with joiners between them are as wide as one, as in some terminals.
-  explicit Screen(size_t n_columns = 80, bool joins = false) : n_columns_(n_columns), joins_(joins) {}
+  // `joins`: emoji with joiners between them are as wide as one, as in some terminals. `stands_behind`: the
+  // cursor of a full row stands behind its last column, as in tmux and screen; in others it is on it.
+  explicit Screen(size_t n_columns = 80, bool joins = false, bool stands_behind = false)
+      : n_columns_(n_columns), joins_(joins), stands_behind_(stands_behind) {}
 
   void feed(std::string_view bytes);
   void resize(size_t n_columns);
@@ -37,11 +39,12 @@ class Screen {
   static std::string shown(const Row& row);
   void put(std::string_view character);
   void next_row();
+  size_t cursor_column() const;
   void act(char final, const std::string& numbers);
   size_t take_sequence(std::string_view bytes);
 
   size_t n_columns_;
-  bool joins_;
+  bool joins_, stands_behind_;
   std::vector<Row> rows_{1};
   size_t row_ = 0, column_ = 0;  // column_ == n_columns_: a full row, whose end is still open
   std::string command_, half_;   // half_: an incomplete sequence or character

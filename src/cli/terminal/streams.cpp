@@ -156,9 +156,8 @@ void WordWrap::place(std::string_view character, size_t width, std::string& out)
   if (c != '\n' && width > 0 && column_ + n > width) {
     const bool moves_word = !ends_word && word_columns_ > 0 && word_columns_ < column_;
     if (moves_word) {
-      // At the end of a full line a terminal's cursor is still on its last column.
-      const size_t at = std::min(column_, width - 1), n_back = at - std::min(at, column_ - word_columns_);
-      out += (n_back > 0 ? format("\x1b[%zuD", n_back) : "") + "\x1b[K\n" + word_;
+      // Counted from the first column: terminals differ in where the cursor of a full line is.
+      out += format("\r\x1b[%zuC\x1b[K\n", column_ - word_columns_) + word_;
     } else if (word_columns_ == 0) {
       out += '\n';
     }  // else the word is longer than the line, and the terminal breaks it
