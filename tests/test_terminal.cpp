@@ -328,6 +328,24 @@ BOOST_AUTO_TEST_CASE(progress_tells_rate_and_rest) {
   BOOST_TEST(buffer_summary({1000, 30}) == "top-k buffer: 1,000 rows, 30 misses, hit rate 97.0 %");
 }
 
+BOOST_AUTO_TEST_CASE(a_prompt_that_was_left_counts_what_was_read) {
+  GenerationResult result;
+  result.n_prompt_tokens = 3293, result.n_read_tokens = 270, result.prefill_seconds = 1;
+  BOOST_TEST(prefill_summary(result, false) == "prompt: 270 of 3,293 tokens (0 from cache), 270 t/s");
+  result.n_read_tokens = 3293, result.n_cached_tokens = 3200;
+  BOOST_TEST(prefill_summary(result, false) == "prompt: 3,293 tokens (3,200 from cache), 93.0 t/s");
+}
+
+BOOST_AUTO_TEST_CASE(a_long_prompt_tells_why_none_came_from_the_cache) {
+  GenerationResult result;
+  result.n_prompt_tokens = result.n_read_tokens = 40;
+  result.why_none_cached = "reading is slow", result.prefill_seconds = 0.5;
+  BOOST_TEST(prefill_summary(result, false) == "prompt: 40 tokens (0 from cache), 80.0 t/s");
+  BOOST_TEST(prefill_summary(result, true) == "prompt: 40 tokens (0 from cache: reading is slow), 80.0 t/s");
+  result.prefill_seconds = 1;
+  BOOST_TEST(prefill_summary(result, false) == "prompt: 40 tokens (0 from cache: reading is slow), 40.0 t/s");
+}
+
 BOOST_AUTO_TEST_CASE(an_output_file_appears_when_it_is_whole) {
   const Folder folder;
   const std::filesystem::path path = folder.path / "x.bin";

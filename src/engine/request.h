@@ -107,6 +107,7 @@ struct GenerationResult {
   Completion completion;
   FinishReason finish_reason = FinishReason::stop;
   int64_t n_prompt_tokens = 0, n_cached_tokens = 0, n_completion_tokens = 0;
+  int64_t n_read_tokens = 0;      // of the prompt, those from the cache too; all, unless it was interrupted
   int64_t n_thinking_tokens = 0;  // of the completion's, with the mark at their end
   // Tokens that the block for drafts guessed and a step verified, and those of them that were right.
   int64_t n_guessed = 0, n_accepted = 0;

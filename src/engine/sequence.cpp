@@ -183,6 +183,7 @@ int64_t Sequence::n_reusable_prompt() const {
 
 void Sequence::begin_prompt() {
   result_.n_cached_tokens = hold(request_.prompt, n_reusable_prompt(), request_.decoded);
+  result_.n_read_tokens = result_.n_cached_tokens;
   result_.why_none_cached = why_none_cached();
   phase = Phase::reads_prompt;
   prompt_nears(result_.n_cached_tokens);
@@ -199,7 +200,7 @@ void Sequence::read_prompt() try {
                         [&](double share) { prompt_nears(n_before + static_cast<int64_t>(share * n)); }};
   const Forward::Watched watched(engine_.forward(), watch);
   const int64_t n_done = read_chunk(request_.prompt);
-  result_.prefill_seconds = seconds_since(begun_);
+  result_.n_read_tokens = n_done, result_.prefill_seconds = seconds_since(begun_);
   prompt_nears(n_done);
   if (n_done < n_prompt) return;
   phase = Phase::decodes;

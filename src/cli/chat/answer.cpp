@@ -58,7 +58,7 @@ void add_figures(Json& json, const GenerationResult& result, const AnswerFacts& 
   if (facts.load_seconds) timings["load_seconds"] = *facts.load_seconds;
   timings["prefill_seconds"] = result.prefill_seconds;
   timings["prefill_tokens_per_second"] =
-      per_second(result.n_prompt_tokens - result.n_cached_tokens, result.prefill_seconds);
+      per_second(result.n_read_tokens - result.n_cached_tokens, result.prefill_seconds);
   timings["decode_seconds"] = result.decode_seconds;
   timings["decode_tokens_per_second"] = per_second(result.n_completion_tokens, result.decode_seconds);
   const Forward::BufferTally& tally = result.buffer_tally;
@@ -239,13 +239,15 @@ std::string prefill_progress(int64_t n_done, int64_t n_total, int64_t n_cached, 
   return text + "  " + rate(n_computed, seconds) + format(" t/s  %.0f s left", seconds_left);
 }
 
-std::string prefill_summary(const GenerationResult& result) {
-  const int64_t n_computed = result.n_prompt_tokens - result.n_cached_tokens;
-  const bool says_why = result.n_cached_tokens == 0 && !result.why_none_cached.empty();
-  return "prompt: " + with_thousands(result.n_prompt_tokens) + " tokens (" +
-         with_thousands(result.n_cached_tokens) + " from cache" +
-         (says_why ? ": " + result.why_none_cached : "") + "), " + rate(n_computed, result.prefill_seconds) +
-         " t/s";
+std::string prefill_summary(const GenerationResult& result, bool is_verbose) {
+  constexpr double kLongSeconds = 1;
+  const bool is_whole = result.n_read_tokens == result.n_prompt_tokens,
+             says_why = result.n_cached_tokens == 0 && !result.why_none_cached.empty() &&
+                        (is_verbose || result.prefill_seconds >= kLongSeconds);
+  return "prompt: " + (is_whole ? "" : with_thousands(result.n_read_tokens) + " of ") +
+         with_thousands(result.n_prompt_tokens) + " tokens (" + with_thousands(result.n_cached_tokens) +
+         " from cache" + (says_why ? ": " + result.why_none_cached : "") + "), " +
+         rate(result.n_read_tokens - result.n_cached_tokens, result.prefill_seconds) + " t/s";
 }
 
 std::string decode_summary(const GenerationResult& result) {

@@ -121,8 +121,9 @@ std::string call_lines(const std::vector<ToolCall>& calls);
 std::string prefill_progress(int64_t n_done, int64_t n_total, int64_t n_cached, double seconds);
 
 // "prompt: 12 tokens (0 from cache: no prefix of it is known), 45.1 t/s" and
-// "answer: 31 tokens of thinking, 48 tokens, 12.3 t/s".
-std::string prefill_summary(const GenerationResult& result);
+// "answer: 31 tokens of thinking, 48 tokens, 12.3 t/s". Why none came from the cache is said of a prompt that
+// took long, or of each.
+std::string prefill_summary(const GenerationResult& result, bool is_verbose);
 std::string decode_summary(const GenerationResult& result);
 
 // "guesses: 812 of 1,024 right (79 %)"; empty when there were none.

@@ -204,7 +204,7 @@ void Conversation::answer() {
 
 void Conversation::conclude(const GenerationResult& result) {
   const SamplingOptions& sampling = options_.generation.sampling;
-  stats_ = prefill_summary(result) + "; " + decode_summary(result);
+  stats_ = prefill_summary(result, true) + "; " + decode_summary(result);
   if (sampling.temperature > 0) stats_ = "seed: " + std::to_string(sampling.seed) + "; " + stats_;
   if (result.n_guessed > 0) stats_ += "; " + guess_summary(result.n_guessed, result.n_accepted);
   if (options_.verbose) say(stats_);

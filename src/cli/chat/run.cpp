@@ -24,7 +24,7 @@ namespace {
 void report(const GenerationResult& result, const Options& options, const Terminal& terminal,
             const SamplingOptions& sampling) {
   if (options.quiet || (!options.verbose && !terminal.is_err)) return;
-  std::vector<std::string> parts{prefill_summary(result), decode_summary(result)};
+  std::vector<std::string> parts{prefill_summary(result, options.verbose), decode_summary(result)};
   if (options.verbose && result.n_guessed > 0)
     parts.push_back(guess_summary(result.n_guessed, result.n_accepted));
   if (options.verbose && result.buffer_tally.n_rows > 0) parts.push_back(buffer_summary(result.buffer_tally));

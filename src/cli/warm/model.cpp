@@ -116,6 +116,7 @@ struct Model::Asked : Listener {
 
   void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override {
     thinking.begin_anew(), answer.begin_anew();
+    n_read = n_done, n_cached_tokens = n_cached;
     if (thinking.told().empty() && answer.told().empty()) listener.on_prefill(n_done, n_total, n_cached);
   }
   void on_reasoning(const std::string& text) override {
@@ -133,6 +134,7 @@ struct Model::Asked : Listener {
     result.completion = {thinking.told(), answer.told(), n_thinking > 0 && n_answer > 0};
     result.finish_reason = FinishReason::interrupted;
     result.n_prompt_tokens = n_prompt_tokens;
+    result.n_read_tokens = n_read, result.n_cached_tokens = n_cached_tokens;
     result.n_completion_tokens = n_thinking + n_answer, result.n_thinking_tokens = n_thinking;
     result.decoded = request.decoded;
     return result;
@@ -146,6 +148,7 @@ struct Model::Asked : Listener {
   Listener& listener;
   const int64_t n_prompt_tokens;
   ToldText thinking, answer;
+  int64_t n_read = 0, n_cached_tokens = 0;  // of the prompt
   int64_t n_thinking = 0, n_answer = 0;
   std::optional<int64_t> number;  // at the answerer
   Outcome outcome;

@@ -145,9 +145,9 @@ NLOHMANN_JSON_SERIALIZE_ENUM(FinishReason, {{FinishReason::stop, "stop"},
                                             {FinishReason::length, "length"},
                                             {FinishReason::interrupted, "interrupted"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GenerationResult, completion, finish_reason, n_prompt_tokens,
-                                   n_cached_tokens, n_completion_tokens, n_thinking_tokens, n_guessed,
-                                   n_accepted, why_none_cached, prefill_seconds, decode_seconds, logprobs,
-                                   decoded, n_held_tokens, buffer_tally)
+                                   n_cached_tokens, n_completion_tokens, n_read_tokens, n_thinking_tokens,
+                                   n_guessed, n_accepted, why_none_cached, prefill_seconds, decode_seconds,
+                                   logprobs, decoded, n_held_tokens, buffer_tally)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EngineFacts, vocab_size, context, max_seqs, pool_tokens, has_drafts,
                                    warnings)
 
