@@ -1,5 +1,5 @@
 // Schemas that are built to explode: each is refused or works, within a second of the CPU and 256 MiB. What
-// is deeper or larger than a schema may be is refused.
+// is deeper or larger than a schema may be is refused. No value of many is lost.
 #include <boost/test/unit_test.hpp>
 
 #include <sys/resource.h>
@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "tests/support/child_process.h"
 #include "tests/support/constrained_vocabulary.h"
+#include "tests/support/contains.h"
 #include "tests/support/random_walk.h"
 #include "tests/support/sanitized.h"
 
@@ -142,6 +143,30 @@ std::vector<std::pair<const char*, std::string>> explosive_schemas() {
       {"a range of tiny numbers", R"({"type":"number","exclusiveMinimum":0,"maximum":1e-300})"},
       {"a bound of many digits",
        R"({"type":"integer","minimum":123456789012345678901234567890123456789012345678901234567890})"},
+      {"long patterns",
+       object_of +
+           times(8, "\"p%\":{\"pattern\":\"^" + times(1990, "abcdefghij", "").substr(0, 1985) + "%$\"}") +
+           "}}"},
+      {"an enum beside many branches",
+       R"({"enum":[)" + times(100000, "0") + R"(],"anyOf":[)" + times(5000, "{}") + "]}"},
+      {"an enum beside many bounds",
+       R"({"enum":[)" + times(100000, "%") + R"(],"anyOf":[)" + times(5000, R"({"minimum":%})") + "]}"},
+      {"all of two enums of objects", R"({"allOf":[{"enum":[)" + times(8000, R"({"a":%,"b":"v"})") +
+                                          R"(]},{"enum":[)" + times(8000, R"({"b":"v","a":%})") + "]}]}"},
+      {"one of many constant objects", R"({"oneOf":[)" + times(5000, R"({"const":{"a":%,"b":"v"}})") + "]}"},
+      {"one of many objects that do not differ",
+       R"({"oneOf":[)" + times(5000, R"({"type":"object","title":"%"})") + "]}"},
+      {"one of many objects",
+       R"({"oneOf":[)" +
+           times(5000, R"({"type":"object","properties":{"kind":{"const":%}},"required":["kind"]})") + "]}"},
+      {"an enum in many merges", R"({"$defs":{"e":{"enum":[)" + times(9000, "\"value %\"") +
+                                     R"(]}},"properties":{)" +
+                                     times(3000, R"("p%":{"$ref":"#/$defs/e","maxLength":%})") + "}}"},
+      {"very many properties", object_of + times(60000, R"("p%":true)") + "}}"},
+      {"very many members of a default", R"({"default":{)" + times(90000, R"("p%":0)") + "}}"},
+      {"very many required properties", R"({"required":[)" + times(100000, "\"p%\"") + "]}"},
+      {"a long key above many values",
+       R"({"default":{")" + std::string(400000, 'x') + "\":[" + times(200000, "0") + "]}}"},
       {"64 deep", nested(30, R"({"type":"array","items":)", "{}", "}")},
       {"65 deep", nested(65, R"({"type":"array","items":)", "{}", "}")},
       {"very deep", nested(100000, R"({"items":)", "{}", "}")},
@@ -218,6 +243,89 @@ BOOST_AUTO_TEST_CASE(deep_documents_take_no_long_time) {
       {"type":"array","items":{"$ref":"#/$defs/a"},"maxItems":5},{"type":"null"}]}}})";
   BOOST_TEST(outcome_of(ambiguous, std::string(60, '[')) == kCompiled);
   BOOST_TEST(outcome_of("true", std::string(20000, '[')) == kCompiled);
+}
+
+// Of 10,000 values each can be written and none gets lost, alone and beside others, in a list and in an
+// object; nothing else can be written.
+BOOST_AUTO_TEST_CASE(all_of_many_values_are_accepted) {
+  const std::string words = times(10000, "\"% Reed\""),
+                    consts = times(10000, R"({"const":"% Reed","title":"%"})");
+  const auto list_of = [](const std::string& items) { return R"({"type":"array","items":)" + items + "}"; };
+  const std::string values = R"({"enum":[)" + words + "]}";
+  const struct {
+    std::string schema, before, behind;
+  } cases[] = {
+      {values, "", ""},
+      {R"({"enum":[null,)" + words + "]}", "", ""},
+      {R"({"anyOf":[)" + values + R"(,{"type":"null"}]})", "", ""},
+      {R"({"anyOf":[{"type":"null"},)" + list_of(values) + "]}", "[null,", "]"},
+      {R"({"anyOf":[)" + consts + R"(,{"type":"null"}]})", "", ""},
+      {R"({"oneOf":[)" + consts + "]}", "", ""},
+      {R"({"type":"object","properties":{"cook":)" + values + R"(},"required":["cook"]})", R"({"cook":)",
+       "}"},
+      {values.substr(0, values.size() - 1) + R"(,"maxLength":9})", "", ""},
+  };
+  for (const auto& [schema, before, behind] : cases) BOOST_TEST_CONTEXT(schema.substr(0, 60)) {
+      const bool is_list = behind == "]";
+      const auto grammar = compile_constraint("{\"schema\":" + schema + "}");
+      const auto takes = [&](const std::string& value) {
+        Constraint constraint(grammar, demo_vocabulary().trie());
+        return constraint.take((is_list ? "[\"0 Reed\"," : before) + value + behind) &&
+               constraint.is_complete();
+      };
+      int n_lost = 0;
+      for (int i = 0; i < 10000; ++i) n_lost += takes("\"" + std::to_string(i) + " Reed\"") ? 0 : 1;
+      BOOST_TEST(n_lost == 0);
+      for (const char* other : {"\"10000 Reed\"", "\"1 Ree\"", "\" Reed\"", "1"})
+        BOOST_TEST(!takes(other), other);
+    }
+  const auto numbers = compile_constraint(R"({"schema":{"enum":[)" + times(10000, "%") + "]}}");
+  for (const char* number : {"0", "7", "9999", "10000", "00", "-1"}) {
+    Constraint constraint(numbers, demo_vocabulary().trie());
+    BOOST_TEST((constraint.take(number) && constraint.is_complete()) ==
+                   (std::atoi(number) < 10000 && number[0] != '-' && std::string(number) != "00"),
+               number);
+  }
+}
+
+// Each level of nesting can be read in twice as many ways: all of them stay open.
+BOOST_AUTO_TEST_CASE(ambiguous_nesting_loses_nothing) {
+  const auto grammar = compile_constraint(
+      R"({"schema":{"$ref":"#/$defs/a","$defs":{"a":{"anyOf":[{"type":"array","items":{"$ref":"#/$defs/a"},"maxItems":1},
+      {"type":"array","items":{"$ref":"#/$defs/a"},"minItems":2,"maxItems":2},{"const":1}]}}}})");
+  const auto takes = [&](const std::string& text) {
+    Constraint constraint(grammar, demo_vocabulary().trie());
+    return constraint.take(text) && constraint.is_complete();
+  };
+  const std::string open(40, '['), close(40, ']');
+  BOOST_TEST(takes(open + close));
+  BOOST_TEST(takes(open + "1,1" + close));
+  BOOST_TEST(!takes(open + "1,1,1" + close));
+  BOOST_TEST(takes(open + "1" + nested(40, "]", "", "").substr(0, 39) + ",[1,1]]"));
+  BOOST_TEST(!takes(open + "1" + nested(40, "]", "", "").substr(0, 39) + ",1,1]"));
+}
+
+// What is too large is refused by its keyword and path.
+BOOST_AUTO_TEST_CASE(what_is_too_large_is_refused_by_name) {
+  const auto message = [](const std::string& schema) -> std::string {
+    try {
+      compile_constraint("{\"schema\":" + schema + "}");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto names = [&](const std::string& schema, const std::string& path, const std::string& keyword) {
+    const std::string said = message(R"({"properties":{"a":)" + schema + "}}");
+    BOOST_TEST((contains(said, path) && contains(said, keyword)), said);
+  };
+  names(R"({"enum":[)" + times(50000, "%") + R"(],"anyOf":[)" + times(5000, R"({"minimum":%})") + "]}",
+        "/properties/a", "enum, anyOf");
+  names(R"({"oneOf":[)" + times(500, R"({"type":"object","title":"%"})") + "]}", "/properties/a/oneOf",
+        "oneOf");
+  names(R"({"anyOf":[)" + times(3000, R"({"properties":{"p%":{}},"required":["p%"]})") + "]}",
+        "/properties/a", "anyOf");
+  names(R"({"required":[)" + times(100000, "\"p%\"") + "]}", "/properties/a", "required");
 }
 
 BOOST_AUTO_TEST_CASE(too_deep_or_too_large_is_refused) {

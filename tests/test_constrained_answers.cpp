@@ -204,6 +204,33 @@ BOOST_AUTO_TEST_CASE(a_schema_that_is_refused_is_that_lines_error_alone) {
   BOOST_TEST(n_done == 12u);
 }
 
+// A schema that takes long to compile delays no other request, and no interrupt.
+BOOST_AUTO_TEST_CASE(others_go_on_while_a_schema_is_compiled) {
+  std::string slow = R"({"schema":{"allOf":[)";
+  for (int i = 0; i < 40; ++i)
+    slow += (i ? "," : "") + ("{\"anyOf\":[{\"minLength\":" + std::to_string(i)) +
+            R"(},{"type":"string"},{"pattern":"a"},{"type":"integer"}]})";
+  slow += "]}}";
+  struct Asker : HeardAnswer {
+    bool is_interrupted() override { return is_cancelled; }
+    bool is_cancelled = false;
+  } asker;
+  HeardAnswer other;
+  Engine engine(demo_file(), options_of(16));
+  Loop& loop = engine.loop();
+  Request request = lines()[6], waiting = request;
+  BOOST_REQUIRE(request.options.constraint.empty());
+  waiting.options.constraint = slow;
+  const int64_t first = loop.add(waiting, asker), second = loop.add(request, other);
+  while (!loop.is_done(second)) BOOST_REQUIRE(loop.turn());
+  BOOST_TEST(!loop.is_done(first));
+  asker.is_cancelled = true;
+  loop.turn();
+  BOOST_TEST(loop.is_done(first));
+  BOOST_TEST((loop.take(first).finish_reason == FinishReason::interrupted));
+  BOOST_TEST((loop.take(second).finish_reason != FinishReason::interrupted));
+}
+
 // It ends by the schema's own bounds, or by the limit.
 BOOST_AUTO_TEST_CASE(a_model_that_always_wants_something_else_ends) {
   UnwillingModel scene(options_of(8));

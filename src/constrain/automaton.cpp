@@ -321,8 +321,8 @@ void Automaton::open(size_t opening) {
     case Node::Kind::quoted:
     case Node::Kind::bare: {
       const bool is_quoted = node.kind == Node::Kind::quoted;
-      return follow(
-          next_at({is_quoted ? Cell::Kind::quoted : Cell::Kind::bare, is_quoted, node.text, 0, 0}), opening);
+      return follow(next_at({is_quoted ? Cell::Kind::quoted : Cell::Kind::bare, is_quoted, node.text, 0, 0}),
+                    opening);
     }
     case Node::Kind::list: {
       const bool is_own = at.b < std::ssize(node.parts);

@@ -1,11 +1,11 @@
 // A grammar over bytes, and the automaton that reads by it.
 //
 // The grammar is a graph of nodes. What must follow at a place of a document is a list of cells, each a node
-// or a text under way, and what follows it: a stack. Where a document may go on in several ways its place is a
-// set of cells, a state. Two ways that meet in the same node are one cell with two tails, so that a state has
-// no more cells than the grammar has nodes, however ambiguous the document's nesting is. A step from a state
-// by a byte is computed once and kept in the state's table; states are forgotten all at once when they are too
-// many.
+// or a text under way, and what follows it: a stack. Where a document may go on in several ways its place is
+// a set of cells, a state. Two ways that meet in the same node are one cell with two tails, so that a state
+// has no more cells than the grammar has nodes, however ambiguous the document's nesting is. A step from a
+// state by a byte is computed once and kept in the state's table; states are forgotten all at once when they
+// are too many.
 //
 // Texts that are given letter by letter are a tree in which they share their beginnings.
 //
@@ -97,6 +97,7 @@ class Automaton {
   // The place in the same text with nothing behind it.
   CellId alone(CellId place);
   // Whether there are so many states that they should be forgotten before the next walk.
+  int64_t n_state_bytes() const { return std::ssize(states_) * int64_t{sizeof(State)} + n_places_ * 8; }
   bool is_full() const { return std::ssize(states_) >= kMostStates || n_places_ >= kMostPlaces; }
   void forget_states();
 
@@ -146,10 +147,10 @@ class Automaton {
   };
   // A cell of which not all tails are known yet.
   struct Opening {
-    Cell head;             // its tail is not used
-    bool is_next;          // else it follows others
+    Cell head;     // its tail is not used
+    bool is_next;  // else it follows others
     CellId made = -1;
-    std::vector<Tail> tails = {};       // cells, or ~ openings
+    std::vector<Tail> tails = {};        // cells, or ~ openings
     std::vector<size_t> followers = {};  // openings that have these tails as well
   };
   struct CellHash {
@@ -200,12 +201,12 @@ class Automaton {
   std::unordered_map<Cell, CellId, CellHash> cell_ids_;
   std::vector<std::unique_ptr<State>> states_;
   std::map<std::vector<CellId>, StateId> state_ids_;
-  int64_t n_places_ = 0;  // of all states
+  int64_t n_places_ = 0;                       // of all states
   std::map<std::vector<CellId>, Tail> tails_;  // of several cells
   std::vector<const std::vector<CellId>*> tail_cells_;
   // Of opened():
   std::vector<Opening> openings_;
-  std::unordered_map<Cell, size_t, CellHash> next_;         // openings, by their heads
+  std::unordered_map<Cell, size_t, CellHash> next_;            // openings, by their heads
   std::vector<std::pair<size_t, std::optional<Tail>>> to_do_;  // openings to open, or their new tails
   bool may_end_ = false;
 };

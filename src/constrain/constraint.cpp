@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "constrain/automaton.h"
 #include "constrain/schema.h"
 #include "constrain/token_trie.h"
@@ -32,7 +33,7 @@ class Grammar {
  public:
   using Words = TokenTrie::Words;
 
-  Grammar(std::string_view text, std::stop_token stop) try : work_(std::move(stop)), automaton_(work_) {
+  Grammar(std::string_view text, const Work& work) try : work_(work), automaton_(work_) {
     const Json spec = parse_bounded_json(text, "the constraint");
     has_marks_ = spec.contains("tools");
     root_ =
@@ -44,6 +45,12 @@ class Grammar {
   }
 
   Automaton& automaton() { return automaton_; }
+  int64_t n_bytes() const {
+    const size_t n_masks = masks_.size() + others_masks_.size() + term_masks_.size();
+    const size_t n_words = trie_ ? trie_->n_words() : 0;
+    return work_.n_bytes() + automaton_.n_state_bytes() +
+           static_cast<int64_t>(n_masks * n_words * sizeof(uint32_t));
+  }
   std::vector<Automaton::CellId> begin() { return automaton_.begin(root_); }
 
   // Before a walk: forgets states when they are too many, and the masks of another vocabulary.
@@ -141,8 +148,14 @@ class Grammar {
   std::unordered_map<Terms::Id, Words> term_masks_;
 };
 
-std::shared_ptr<Grammar> compile_constraint(std::string_view text, std::stop_token stop) {
-  return std::make_shared<Grammar>(text, std::move(stop));
+std::shared_ptr<Grammar> compile_constraint(std::string_view text, const std::atomic<bool>* is_stopped) {
+  return std::make_shared<Grammar>(text, Work(is_stopped));
+}
+
+void check_constraint(std::string_view text) try {
+  constexpr int64_t kMostWork = 1'000'000;
+  Grammar(text, Work(nullptr, kMostWork));
+} catch (const Interrupted&) {
 }
 
 Constraint::Constraint(std::shared_ptr<Grammar> grammar, std::shared_ptr<const TokenTrie> trie)
@@ -178,14 +191,82 @@ bool Constraint::take(std::string_view bytes) {
   return true;
 }
 
-std::unique_ptr<Constraint> Constraints::begin(const std::string& text, const Tokenizer& tokenizer) {
-  constexpr size_t kMostKept = 128;
+// Compiles one constraint after the other, so that only one takes its memory at a time.
+class Constraints::Compiler : public Offload {
+ public:
+  void add(const std::shared_ptr<Compiled>& asked) {
+    const Lock lock(mutex_);
+    if (n_running_ == 0 && start(1) == 0) return compile(*asked);  // the system gives no thread
+    waiting_.push_back(asked);
+    changed_.notify_all();
+  }
+  void wait() {
+    Lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(10));
+  }
+
+ private:
+  void compile(Compiled& asked) const {
+    try {
+      asked.grammar = compile_constraint(asked.text, &is_ending_);
+    } catch (...) {
+      asked.error = std::current_exception();
+    }
+    asked.is_done = true;
+  }
+
+  void work(Lock& lock) override {
+    while (!is_ending_) {
+      if (waiting_.empty()) {
+        changed_.wait(lock);
+        continue;
+      }
+      std::shared_ptr<Compiled> asked = waiting_.front().lock();
+      waiting_.pop_front();
+      lock.unlock();
+      if (asked) compile(*asked);
+      asked.reset();
+      lock.lock();
+      changed_.notify_all();
+    }
+  }
+
+  std::deque<std::weak_ptr<Compiled>> waiting_;
+};
+
+int64_t Compiled::n_bytes() const { return std::ssize(text) + (is_done && grammar ? grammar->n_bytes() : 0); }
+
+Constraints::Constraints(int n_threads) : compiler_(offloaded<Compiler>()), workers_(n_threads) {}
+
+std::shared_ptr<Compiled> Constraints::ask(const std::string& text) {
+  std::shared_ptr<Compiled> asked = known_[text].lock();
+  if (!asked) {
+    std::erase_if(known_, [](const auto& row) { return row.second.expired(); });
+    asked = std::make_shared<Compiled>(text);
+    known_[text] = asked;
+    compiler_->add(asked);
+  }
+  std::erase(kept_, asked);
+  kept_.push_back(asked);
+  drop_old();
+  return asked;
+}
+
+void Constraints::wait() const { compiler_->wait(); }
+
+// They grow while masks are made.
+void Constraints::drop_old() {
+  constexpr int64_t kMostKept = 256 << 20;
+  int64_t n = 0;
+  for (const auto& compiled : kept_) n += compiled->n_bytes();
+  for (; n > kMostKept; kept_.pop_front()) n -= kept_.front()->n_bytes();
+}
+
+std::unique_ptr<Constraint> Constraints::begin(const std::shared_ptr<Compiled>& compiled,
+                                               const Tokenizer& tokenizer) {
+  if (compiled->error) std::rethrow_exception(compiled->error);
   if (!trie_) trie_ = make_token_trie(tokenizer);
-  if (grammars_.size() >= kMostKept)
-    std::erase_if(grammars_, [](const auto& row) { return row.second.use_count() == 1; });
-  const auto known = grammars_.find(text);
-  if (known != grammars_.end()) return std::make_unique<Constraint>(known->second, trie_);
-  return std::make_unique<Constraint>(grammars_[text] = compile_constraint(text), trie_);
+  return std::make_unique<Constraint>(std::shared_ptr<Grammar>(compiled, compiled->grammar.get()), trie_);
 }
 
 void Constraints::write(std::span<WantedMask> masks) {
@@ -201,6 +282,7 @@ void Constraints::write(std::span<WantedMask> masks) {
         mask->error = std::current_exception();
       }
   });
+  drop_old();
 }
 
 bool Constraint::is_complete() const { return places_.front() == Automaton::kEnd; }

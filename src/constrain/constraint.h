@@ -11,12 +11,13 @@
 // strict tool are what its schema accepts; those of others are any.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
 #include <span>
-#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,7 +33,10 @@ class TokenTrie;  // the bytes of a vocabulary's tokens
 // Throws Error{usage} that names the path and the keyword, for text that is no constraint, for schemas with
 // keywords that are not supported, that no document satisfies, or that are too large: none takes more than
 // about 200 MB and 2 s. Throws Interrupted when it is stopped.
-std::shared_ptr<Grammar> compile_constraint(std::string_view text, std::stop_token stop = {});
+std::shared_ptr<Grammar> compile_constraint(std::string_view text,
+                                            const std::atomic<bool>* is_stopped = nullptr);
+// Throws the same, but only what is found in some milliseconds: for a thread that has other work.
+void check_constraint(std::string_view text);
 
 // The tokenizer must outlive it.
 std::shared_ptr<const TokenTrie> make_token_trie(const Tokenizer& tokenizer);
@@ -70,20 +74,39 @@ struct WantedMask {
   std::exception_ptr error = {};  // why it could not be written
 };
 
-// The constraints of the requests to one model: equal ones are compiled once, and some stay for later
-// requests.
+// A constraint that another thread compiles.
+struct Compiled {
+  const std::string text;
+  std::atomic<bool> is_done = false;  // then the rest is set
+  std::shared_ptr<Grammar> grammar = {};
+  std::exception_ptr error = {};
+
+  int64_t n_bytes() const;  // that it takes by now
+};
+
+// The constraints of the requests to one model: equal ones are compiled once, by a thread of their own, and
+// some stay for later requests.
 class Constraints {
  public:
-  explicit Constraints(int n_threads) : workers_(n_threads) {}  // 0: one for each core
+  explicit Constraints(int n_threads);  // 0: one for each core
 
-  // The constraint of a new answer. Always the same tokenizer, which must outlive the object. Throws as
-  // compile_constraint() does.
-  std::unique_ptr<Constraint> begin(const std::string& text, const Tokenizer& tokenizer);
+  // The constraint that is or will be compiled, unless nobody holds it any more before its turn.
+  std::shared_ptr<Compiled> ask(const std::string& text);
+  // Waits some milliseconds, less if a constraint is done.
+  void wait() const;
+  // The constraint of a new answer, of one that is done. Always the same tokenizer, which must outlive the
+  // object. Throws as compile_constraint() does.
+  std::unique_ptr<Constraint> begin(const std::shared_ptr<Compiled>& compiled, const Tokenizer& tokenizer);
   // Writes masks, those of answers with different constraints side by side.
   void write(std::span<WantedMask> masks);
 
  private:
-  std::map<std::string, std::shared_ptr<Grammar>> grammars_;  // by their texts
+  class Compiler;
+  void drop_old();
+
+  std::map<std::string, std::weak_ptr<Compiled>> known_;  // by their texts
+  std::deque<std::shared_ptr<Compiled>> kept_;            // the last one asked for is the last
+  std::shared_ptr<Compiler> compiler_;
   std::shared_ptr<const TokenTrie> trie_;
   WorkerPool workers_;
 };

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMostSchemaBytes = size_t{1} << 20;
 constexpr int kMostSchemaDepth = 64;
 constexpr int64_t kMostSpread = 200000;  // schemas looked at for all alternatives together
-constexpr size_t kMostChoices = 100;    // that hold for one value
+constexpr size_t kMostChoices = 100;     // that hold for one value
 
 std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
@@ -64,7 +64,9 @@ bool asks_nothing(const Json* schema) { return *schema == true || (schema->is_ob
 
 Json parse_bounded_json(std::string_view text, const std::string& name) {
   if (text.size() > kMostSchemaBytes) fail(ErrorKind::usage, name + " has more than 1 MB");
-  int depth = 0;
+  constexpr int64_t kMostMembers = 10000;  // to read an object takes the square of their number
+  int64_t depth = 0, n_pairs = 0;
+  std::vector<int64_t> n_members(kMostSchemaDepth + 2);  // by depth
   bool is_in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     if (is_in_string && text[i] == '\\')
@@ -72,9 +74,13 @@ Json parse_bounded_json(std::string_view text, const std::string& name) {
     else if (text[i] == '"')
       is_in_string = !is_in_string;
     else if (!is_in_string && (text[i] == '{' || text[i] == '['))
-      ++depth;
+      n_members[static_cast<size_t>(++depth)] = 0;
+    else if (!is_in_string && text[i] == ':')
+      n_pairs += ++n_members[static_cast<size_t>(std::max<int64_t>(depth, 0))];
     else if (!is_in_string && (text[i] == '}' || text[i] == ']'))
       --depth;
+    if (n_pairs > kMostMembers * kMostMembers / 2)
+      fail(ErrorKind::usage, name + " has an object, or several, with too many members: more than 10,000");
     if (depth > kMostSchemaDepth) fail(ErrorKind::usage, name + " is nested more than 64 levels deep");
   }
   try {
@@ -84,7 +90,8 @@ Json parse_bounded_json(std::string_view text, const std::string& name) {
   }
 }
 
-SchemaReader::SchemaReader(Automaton& automaton, const Json& schema) : automaton_(automaton), root_(schema), at_(&schema) {
+SchemaReader::SchemaReader(Automaton& automaton, const Json& schema)
+    : automaton_(automaton), root_(schema), at_(&schema) {
   std::string path;
   visit_values(root_, path, [this](const Json& value) {
     places_[&value] = std::ssize(places_);
@@ -149,8 +156,9 @@ void SchemaReader::finish() {
   while (!unread_.empty()) {
     const auto [schemas, placeholder] = std::move(unread_.back());
     unread_.pop_back();
-    if (!schemas.empty()) at_ = schemas.front();
-    automaton_.set(placeholder, shapes_node(shapes_of(schemas)));
+    const Shapes shapes = shapes_of(schemas);
+    if (!schemas.empty()) at_ = schemas.front();  // no longer a part of it
+    automaton_.set(placeholder, shapes_node(shapes));
   }
   for (const Checked& checked : values_) {
     std::vector<std::string> texts = texts_of(checked.values);
@@ -416,7 +424,7 @@ std::optional<SchemaReader::Pairs> SchemaReader::meeting_at(const std::string& p
   constexpr size_t kMostPairs = 20000;
   Pairs pairs;
   std::map<std::string, std::vector<size_t>> with;  // the branches with a constant
-  std::vector<size_t> all, open;                    // all branches, and those with other values than constants
+  std::vector<size_t> all, open;  // all branches, and those with other values than constants
   for (size_t i = 0; i < shapes.size() && pairs.size() <= kMostPairs; ++i) {
     const auto add = [&](const std::vector<size_t>& others) {
       for (const size_t other : others) pairs.emplace_back(other, i);

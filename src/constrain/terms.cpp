@@ -58,7 +58,8 @@ Terms::Id Terms::make(Node node) {
                                                 static_cast<Id>(nodes_.size()));
   work_.spend(20 + std::ssize(node.parts) / 4);
   if (is_new) {
-    work_.take(300 + 2 * static_cast<int64_t>(sizeof(Id) * node.parts.size() + sizeof(Range) * node.ranges.size()));
+    work_.take(300 +
+               2 * static_cast<int64_t>(sizeof(Id) * node.parts.size() + sizeof(Range) * node.ranges.size()));
     nodes_.push_back(std::move(node));
   }
   return found->second;
@@ -311,7 +312,7 @@ void Terms::explore(Id term) {
       if (is_new) found.push_back(next);
     }
     n_derived_ += std::ssize(characters) * (1 + std::ssize(nodes_[at(found[i])].parts));
-    if (++n_explored_ > kMostExplored || n_derived_ > kMostDerived)
+    if (!work_.is_over() && (++n_explored_ > kMostExplored || n_derived_ > kMostDerived))
       fail(ErrorKind::usage, "the bounds of texts and numbers together need too many states");
   }
   std::vector<Id> possible;

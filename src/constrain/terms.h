@@ -67,7 +67,7 @@ class Terms {
   Id after(Id term, uint32_t character);
   bool takes_empty(Id term) const { return nodes_[at(term)].takes_empty; }
   // Whether the term has a text. Throws Error{usage} when terms with intersections have more than
-  // kMostExplored states together; never for what follows a term for which it has been called.
+  // kMostExplored states together; never once the work is over.
   bool is_possible(Id term);
   // Whether after() is the same for all characters of the range.
   bool is_uniform(Id term, Range range);

@@ -75,6 +75,7 @@ void Loop::stop_waiting(const Sequence& sequence) {
 bool Loop::turn() try {
   if (must_land()) land_all();
   end_interrupted();
+  begin_constraints();
   begin_ready(false);
   close_done();  // frees room for requests that wait
   const StepPlan plan = this->plan();
@@ -90,7 +91,15 @@ bool Loop::turn() try {
     if (sequences_[i]->phase != Phase::is_done) stepping.push_back(sequences_[i].get());
   was_prompt_ = plan.what == StepPlan::What::prompt;
   if (plan.what == StepPlan::What::nothing) return false;
-  if (plan.what == StepPlan::What::wait) begin_ready(plan.admitted.empty());  // a new one may be ready
+  if (plan.what == StepPlan::What::wait) {
+    const auto for_constraint = [](const auto& sequence) {
+      return sequence->phase == Phase::waits_for_constraint;
+    };
+    if (std::ranges::any_of(sequences_, for_constraint))
+      engine_.constraints().wait();
+    else
+      begin_ready(plan.admitted.empty());  // a new one may be ready
+  }
   if (was_prompt_ && !stepping.empty()) {
     Sequence& sequence = *stepping.front();
     try {
@@ -121,6 +130,13 @@ void Loop::end_interrupted() {
       sequence->interrupt();
     });
   }
+}
+
+// Lets those go on whose constraints are compiled.
+void Loop::begin_constraints() {
+  for (const auto& sequence : sequences_)
+    if (sequence->phase == Phase::waits_for_constraint)
+      attempt(*sequence, [&] { sequence->begin_constraint(); });
 }
 
 // Closes the sequences of requests that are done, and counts their answers' lengths, from which the next

@@ -60,6 +60,7 @@ class Loop : public Answerer {
   void fail(Sequence& sequence);
   void stop_waiting(const Sequence& sequence);
   void end_interrupted();
+  void begin_constraints();
   void close_done();
   void begin_ready(bool waits);
   void rest_if_done(Sequence& sequence);

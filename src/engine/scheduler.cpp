@@ -170,7 +170,8 @@ class Planner {
       if (states_[i].is_suspended) continue;
       if (states_[i].phase == Phase::decodes) decoding.push_back(i);
       if (states_[i].phase == Phase::reads_prompt && reading.empty()) reading.push_back(i);
-      waits = waits || states_[i].phase == Phase::waits_for_disk;
+      waits = waits || states_[i].phase == Phase::waits_for_disk ||
+              states_[i].phase == Phase::waits_for_constraint;
     }
     if (!decoding.empty() && (input_.was_prompt || reading.empty()))
       plan_.what = StepPlan::What::decode, plan_.requests = decoding;

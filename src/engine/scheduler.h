@@ -25,9 +25,9 @@ namespace dsv32 {
 
 constexpr int64_t kMostOvertaken = 8;
 
-// What a sequence waits for: its admission, pages from the disk, the next chunk of its prompt, its next
-// token, nothing.
-enum class Phase { waits_for_room, waits_for_disk, reads_prompt, decodes, is_done };
+// What a sequence waits for: that its constraint is compiled, its admission, pages from the disk, the next
+// chunk of its prompt, its next token, nothing.
+enum class Phase { waits_for_constraint, waits_for_room, waits_for_disk, reads_prompt, decodes, is_done };
 
 // Pages of the pools, and shares: each sequence that is not suspended takes one share of the tables, the
 // logits and the state of buffers. Describes the whole room, or the part that is taken.
@@ -57,13 +57,15 @@ struct SequenceState {
   int64_t n_shared_rows = 0, n_shared_keys = 0;
   int64_t n_overtaken = 0;  // later sequences that were admitted before it
 
-  bool is_admitted() const { return phase != Phase::waits_for_room && phase != Phase::is_done; }
+  bool is_admitted() const {
+    return phase != Phase::waits_for_constraint && phase != Phase::waits_for_room && phase != Phase::is_done;
+  }
 };
 
 struct StepPlan {
   enum class What {
     nothing,  // there is no sequence
-    wait,     // all wait for the disk
+    wait,     // all wait for the disk, or for a constraint
     prompt,   // a chunk of the prompt of requests[0]
     decode,   // a token of each of `requests`
   };

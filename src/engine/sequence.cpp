@@ -149,10 +149,9 @@ void Sequence::ask(Request request, Listener& listener, int64_t number_) {
 void Sequence::begin_anew() {
   is_fixed = request_.sequence != nullptr, is_shrunk = false;
   if (!is_fixed) cached_.reset();
-  phase = !is_fixed ? Phase::waits_for_room : request_.is_held ? Phase::decodes : Phase::waits_for_disk;
+  constraint_.reset(), compiled_.reset();
+  phase = Phase::waits_for_constraint;
   parser_.emplace(*request_.tokenizer, request_.options.thinking);
-  const std::string& constraint = request_.options.constraint;
-  constraint_ = constraint.empty() ? nullptr : engine_.constraints().begin(constraint, *request_.tokenizer);
   calls_ = request_.options.tools ? std::optional<CallParser>(std::in_place) : std::nullopt;
   stops_ = StopStrings(request_.options.stops);
   begun_ = Clock::now();
@@ -161,6 +160,15 @@ void Sequence::begin_anew() {
   result_ = {};
   result_.n_prompt_tokens = n_prompt;
   error_.reset();
+  const std::string& constraint = request_.options.constraint;
+  if (!constraint.empty()) compiled_ = engine_.constraints().ask(constraint);
+  begin_constraint();
+}
+
+void Sequence::begin_constraint() {
+  if (compiled_ && !compiled_->is_done) return;
+  if (compiled_) constraint_ = engine_.constraints().begin(compiled_, *request_.tokenizer);
+  phase = !is_fixed ? Phase::waits_for_room : request_.is_held ? Phase::decodes : Phase::waits_for_disk;
 }
 
 void Sequence::admit(OpenSequence cached) {

@@ -108,6 +108,8 @@ class Sequence : public SequenceState {
   void ask(Request request, Listener& listener, int64_t number_);
   // As if it had just been asked: the same seed gives the same tokens.
   void begin_anew();
+  // Goes on if it waits for its constraint and this is there. Throws as compile_constraint() does.
+  void begin_constraint();
   // Enters `cached`, or an empty one.
   void admit(OpenSequence cached);
   bool is_ready() { return is_ready(request_.prompt, request_.decoded); }
@@ -183,7 +185,8 @@ class Sequence : public SequenceState {
   Request request_;
   Listener* listener_ = nullptr;
   std::optional<CompletionParser> parser_;
-  std::unique_ptr<Constraint> constraint_;     // null: none
+  std::shared_ptr<Compiled> compiled_;         // null: none
+  std::unique_ptr<Constraint> constraint_;     // of it
   std::vector<Constraint> constraints_ahead_;  // after each guess
   std::vector<int32_t> guesses_;               // of the current step
   int64_t n_accepted_ = 0;                     // of these

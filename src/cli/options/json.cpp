@@ -33,8 +33,16 @@ size_t end_of_string(std::string_view text, size_t at) {
 
 template <typename Kind>
 Kind parse_outside_json(std::string_view text, int max_depth) {
-  const auto check_depth = [max_depth](int depth, typename Kind::parse_event_t, const Kind&) {
+  constexpr int64_t kMostMembers =
+      10000;  // where they keep their order, which takes the square of their number
+  int64_t n_pairs = 0;
+  std::vector<int64_t> n_members(static_cast<size_t>(max_depth) + 2);  // by depth
+  const auto check_depth = [&](int depth, typename Kind::parse_event_t event, const Kind&) {
     if (depth > max_depth) fail(ErrorKind::usage, "the JSON is nested too deeply");
+    if (event == Kind::parse_event_t::object_start) n_members[static_cast<size_t>(depth) + 1] = 0;
+    if (event == Kind::parse_event_t::key) n_pairs += ++n_members[static_cast<size_t>(depth)];
+    if (std::is_same_v<Kind, Json> && n_pairs > kMostMembers * kMostMembers / 2)
+      fail(ErrorKind::usage, "it has an object, or several, with too many members: more than 10,000");
     return true;
   };
   try {

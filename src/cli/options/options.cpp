@@ -16,6 +16,7 @@
 #include "cli/options/tools.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"
+#include "constrain/constraint.h"
 
 namespace dsv32 {
 namespace {
@@ -291,6 +292,7 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
     options.tools = tools.json;
     tools.ask_for(options.generation);
   }
+  if (!options.generation.constraint.empty()) compile_constraint(options.generation.constraint);
   options.generation.check();
   check_contradictions(given);
   check_idle(options, given);

@@ -53,7 +53,7 @@ void add_field(Json& schema, const std::string& field) {
 
 std::string schema_constraint(const Json& schema) {
   std::string text = R"({"schema":)" + schema.dump() + "}";
-  compile_constraint(text);
+  check_constraint(text);
   return text;
 }
 

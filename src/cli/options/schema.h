@@ -12,12 +12,12 @@ namespace dsv32 {
 inline constexpr const char* kAnyJson = R"({"schema":true})";
 
 // The constraint under which the answer is a document that `schema` accepts. Its keys keep their order, which
-// is that of the answer's properties. Throws Error{usage} as compile_constraint() does.
+// is that of the answer's properties. Throws Error{usage} as check_constraint() does.
 std::string schema_constraint(const Json& schema);
 
 // The same for the value of --schema or /set schema: "-" is standard input; what begins with a brace is JSON;
 // else it is the file of this name; where there is none, `true`, `false`, or the short form. A schema has at
-// most 1 MiB. Throws Error{usage} for what is none of these too.
+// most 1 MiB. Throws Error{usage} as check_constraint() does, and for what is none of these.
 std::string read_schema(const std::string& given, const Options& options);
 
 // The schema of an object in the short form of simonw/llm: fields with commas between them, or, where there

@@ -75,7 +75,7 @@ Tools make_tools(const Json& list, const std::string& choice, bool is_parallel) 
   const bool is_strict = std::ranges::any_of(tools, [](const Json& tool) { return tool["strict"] == true; });
   if (list.empty() || (!is_strict && choice == "auto" && is_parallel)) return made;
   made.constraint = Json{{"tools", std::move(tools)}, {"choice", choice}, {"parallel", is_parallel}}.dump();
-  compile_constraint(made.constraint);
+  check_constraint(made.constraint);
   return made;
 }
 

@@ -17,7 +17,7 @@ struct Tools {
   void ask_for(GenerationOptions& options) const;
 };
 
-// Both throw Error{usage}, also for a strict tool's schema that is not supported.
+// Both throw Error{usage}, also as check_constraint() does.
 //
 // The value of --tools: OpenAI's list in a file, in standard input ("-"), or as JSON itself. Calls are free
 // unless a tool is strict.
