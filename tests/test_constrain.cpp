@@ -221,6 +221,29 @@ BOOST_AUTO_TEST_CASE(answers_that_share_a_grammar_do_not_meet) {
     }
 }
 
+// Those that were asked for last stay, as many as there is room for.
+BOOST_AUTO_TEST_CASE(constraints_are_kept_by_their_bytes) {
+  Constraints constraints(1, 4 << 20);
+  const auto asked = [&](const std::string& value) {
+    const std::shared_ptr<Compiled> one = constraints.ask(R"({"schema":{"const":")" + value + "\"}}");
+    while (!one->is_done) constraints.wait();
+    return std::weak_ptr(one);
+  };
+  const auto first = asked("first"), second = asked("second");
+  for (int i = 0; i < 200; ++i) asked(std::to_string(i));
+  BOOST_TEST(asked("first").lock() == first.lock());
+  for (int i = 0; i < 10; ++i) asked(std::to_string(i) + std::string(20000, 'x'));
+  BOOST_TEST(!first.expired());
+  BOOST_TEST(!second.expired());
+  const auto large = asked(std::string(200000, 'x'));
+  asked("what is there counts when the next one comes");
+  BOOST_TEST(first.expired());
+  BOOST_TEST(!large.expired());
+  asked(std::string(600000, 'x'));
+  asked("so does this");
+  BOOST_TEST(large.expired());
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace dsv32

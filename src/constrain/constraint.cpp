@@ -236,7 +236,8 @@ class Constraints::Compiler : public Offload {
 
 int64_t Compiled::n_bytes() const { return std::ssize(text) + (is_done && grammar ? grammar->n_bytes() : 0); }
 
-Constraints::Constraints(int n_threads) : compiler_(offloaded<Compiler>()), workers_(n_threads) {}
+Constraints::Constraints(int n_threads, int64_t most_kept)
+    : most_kept_(most_kept), compiler_(offloaded<Compiler>()), workers_(n_threads) {}
 
 std::shared_ptr<Compiled> Constraints::ask(const std::string& text) {
   std::shared_ptr<Compiled> asked = known_[text].lock();
@@ -256,10 +257,9 @@ void Constraints::wait() const { compiler_->wait(); }
 
 // They grow while masks are made.
 void Constraints::drop_old() {
-  constexpr int64_t kMostKept = 256 << 20;
   int64_t n = 0;
   for (const auto& compiled : kept_) n += compiled->n_bytes();
-  for (; n > kMostKept; kept_.pop_front()) n -= kept_.front()->n_bytes();
+  for (; n > most_kept_; kept_.pop_front()) n -= kept_.front()->n_bytes();
 }
 
 std::unique_ptr<Constraint> Constraints::begin(const std::shared_ptr<Compiled>& compiled,

@@ -88,7 +88,8 @@ struct Compiled {
 // some stay for later requests.
 class Constraints {
  public:
-  explicit Constraints(int n_threads);  // 0: one for each core
+  // n_threads 0: one for each core. most_kept: bytes of constraints that stay.
+  explicit Constraints(int n_threads, int64_t most_kept = 256 << 20);
 
   // The constraint that is or will be compiled, unless nobody holds it any more before its turn.
   std::shared_ptr<Compiled> ask(const std::string& text);
@@ -106,6 +107,7 @@ class Constraints {
 
   std::map<std::string, std::weak_ptr<Compiled>> known_;  // by their texts
   std::deque<std::shared_ptr<Compiled>> kept_;            // the last one asked for is the last
+  const int64_t most_kept_;
   std::shared_ptr<Compiler> compiler_;
   std::shared_ptr<const TokenTrie> trie_;
   WorkerPool workers_;
