@@ -246,7 +246,8 @@ $(BUILD)/tests/support/headers.h.gch: tests/support/headers.h | test_deps
 	@$(CXX) $(CXXFLAGS) $(TEST_FLAGS) -x c++-header $< -o $@
 # cli waits for people and for the model, so it is compiled faster instead.
 $(BUILD)/src/cli/options/commands.o $(BUILD)/src/cli_%.o: CXXFLAGS += $(if $(SAN),-O0,-O1)
-$(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
+# -idirafter: Debian's toolkit is in /usr, and -isystem /usr/include would hide the C headers from those of C++.
+$(BUILD)/tests/gpu/%.o: CXXFLAGS += -idirafter $(CUDA_HOME)/include
 # Under the sanitizers one instruction set is enough (AVX2 if the CPU has it). Products are optimised; alignment (vectors
 # are read from any address here) and the stack are not checked. Otherwise products take minutes to compile, and most of
 # the tests' time. Kernels for instructions that this CPU lacks are not called, so they are not checked.
