@@ -73,13 +73,13 @@ class Batch : Listener {
       output_.check_place();
     }
     const bool is_batch = options_.command == Command::batch;
-    if (!options_.quiet && (is_batch || terminal_.is_err || options_.verbose)) tell(batch_summary(tally()));
-    if (options_.verbose && tally_.n_guessed > 0) tell(guess_summary(tally_.n_guessed, tally_.n_accepted));
+    if (!options_.quiet && (is_batch || terminal_.is_err || options_.verbose)) say(batch_summary(tally()));
+    if (options_.verbose && tally_.n_guessed > 0) say(guess_summary(tally_.n_guessed, tally_.n_accepted));
     if (is_json())
-      for (const std::string& line : batch_failures(tally_)) tell(line);
+      for (const std::string& line : batch_failures(tally_)) say(line);
     if (const std::string rest = batch_rest(tally(), output_.is_kept());
         stop_.is_requested() && !rest.empty() && !options_.quiet)
-      tell(rest);
+      say(rest);
     if (stop_.is_requested()) return stop_.exit_code();
     return tally_.n_all_failed() > 0 ? kSomeFailed : has_cut_document_ ? kNoWholeAnswer : 0;
   }
@@ -105,8 +105,8 @@ class Batch : Listener {
   bool goes_on() {
     const bool is_first = stop_.is_requested() && !std::exchange(is_stopping_, true);
     if (is_first && runner_.n_running() > 0 && !options_.quiet)
-      tell("finishing the " + std::to_string(runner_.n_running()) +
-           " that are running; a second signal ends them too");
+      say("finishing the " + std::to_string(runner_.n_running()) +
+          " that are running; a second signal ends them too");
     if (is_stopping_ && runner_.n_running() > 0 && !model_.is_at_hand()) leave_running();
     return runner_.n_running() > 0 || (!is_stopping_ && (next_ || !is_at_end_));
   }
@@ -115,8 +115,8 @@ class Batch : Listener {
   void leave_running() {
     const int64_t n = runner_.n_running();
     if (!options_.quiet)
-      tell("the warm process does not answer: " + std::to_string(n) + " running " +
-           (n == 1 ? "request is" : "requests are") + " left for a later run");
+      say("the warm process does not answer: " + std::to_string(n) + " running " +
+          (n == 1 ? "request is" : "requests are") + " left for a later run");
     runner_.leave();
     n_left_ += n;
   }
@@ -167,30 +167,20 @@ class Batch : Listener {
       const Completion& answer = item.result.completion;
       const bool has_begun = !answer.content.empty() || !answer.calls.empty() || answer.is_call_cut;
       has_cut_document_ = has_cut_document_ || item.request.options.is_document() || answer.is_call_cut;
-      if (!options_.quiet) tell("note: " + item.name() + (has_begun ? ": the answer is cut" : ": no answer"));
+      if (!options_.quiet) say("note: " + item.name() + (has_begun ? ": the answer is cut" : ": no answer"));
     }
-    put(item.place, std::move(item.text));
+    output_.put(item.place, std::move(item.text));
   }
 
   void fail_item(const BatchItem& item, const std::string& name) {
     ++tally_.n_failed;
     tally_.add_failure(name, *item.error);
-    if (is_json()) return put(item.place, failure_line(item, *item.error));
-    status_.erase();
+    if (is_json()) return output_.put(item.place, failure_line(item, *item.error));
     write_err(error_text(name + item.error->what(), item.error->hint()));
-    put(item.place, "");
+    output_.put(item.place, "");
   }
 
-  void put(int64_t place, std::string text) {
-    if (terminal_.is_out) status_.erase();
-    output_.put(place, std::move(text));
-  }
-
-  void tell(const std::string& line) {
-    status_.erase();
-    say(line);
-  }
-  void on_notice(const std::string& line) override { tell(line); }
+  void on_notice(const std::string& line) override { say(line); }
   void on_prefill(int64_t, int64_t, int64_t) override { show_progress(); }
   void show_progress() { status_.show(batch_progress(tally())); }
   bool is_json() const { return options_.json || options_.command == Command::batch; }

@@ -297,7 +297,7 @@ void BatchOutput::put(int64_t place, std::string text) {
 void BatchOutput::write(std::string_view text) {
   if (fd_ == STDOUT_FILENO) return write_out(text);
   const off_t begin = is_regular_ ? lseek(fd_, 0, SEEK_END) : 0;
-  const int result = write_stream(fd_, text);
+  const int result = write_answer(fd_, text);
   if (result == 0) return;
   [[maybe_unused]] const bool is_whole = is_regular_ && ftruncate(fd_, begin) == 0;
   errno = -result;

@@ -163,14 +163,10 @@ void AnswerPrinter::on_answer(const std::string& text) {
   constexpr double kSecondsBetween = 1;
   ++n_answer_;
   answer_.content += text;
-  if (style_.prints && style_.escapes_out)
-    status_.erase();
-  else
-    status_.show("answering, " + with_thousands(n_answer_) + " tokens");
   if (style_.json) write_out(style_.json->piece("content", text));
-  if (!style_.prints) return;
-  end_reasoning();
-  print_out(text);
+  if (style_.prints) end_reasoning(), print_out(text);
+  if (!style_.prints || !style_.escapes_out)
+    status_.show("answering, " + with_thousands(n_answer_) + " tokens");
   if (!keep_ || seconds_since(kept_at_) < kSecondsBetween) return;
   keep_(answer_);
   kept_at_ = std::chrono::steady_clock::now();
@@ -178,7 +174,6 @@ void AnswerPrinter::on_answer(const std::string& text) {
 
 // Begins a new row of the terminal through standard error: the answer on standard output is not changed.
 void AnswerPrinter::on_notice(const std::string& line) {
-  status_.erase();
   const bool is_amid_answer = style_.escapes_out && last_out_ != '\0' && last_out_ != '\n';
   if (is_amid_answer || last_err_ != '\n') err_("\n");
   last_err_ = '\n';

@@ -191,13 +191,11 @@ void Conversation::answer() {
                   .decoded = talk_.decoded,
                   .talk = 1},
                  printer);
-    status.erase();
     printer.print_calls(result.completion.calls);
     printer.finish(result.completion.thinking_closed);
     conclude(result);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::context_full) throw;
-    status.erase();
     write_err(error_text(error.what(), "/clear begins anew; dsv32 chat -c N holds more"));
   }
 }

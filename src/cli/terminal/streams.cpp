@@ -3,12 +3,14 @@
 #include "cli/terminal/streams.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <cwchar>
+#include <thread>
 #include <utility>
 
 #include <fcntl.h>
@@ -24,6 +26,30 @@
 
 namespace dsv32 {
 namespace {
+
+// Whether progress stands on standard error's terminal: what is shown next erases it.
+std::atomic<bool> is_progress_shown{false};
+// The pipe whose reader has got a part of the answer, which it may print on that terminal at any time; or -1.
+std::atomic<int> answer_pipe{-1};
+
+void erase_progress() {
+  if (is_progress_shown.exchange(false)) write_stream(STDERR_FILENO, "\r\x1b[K");
+}
+
+// Gives the reader time to take the answer and to print it. One that does not read, such as a pager, is not
+// waited for.
+void let_reader_print() {
+  constexpr int kMostMs = 100, kPrintMs = 10;
+  int n_bytes = 0;
+  for (int ms = 0; ms < kMostMs && ioctl(answer_pipe, FIONREAD, &n_bytes) == 0 && n_bytes > 0; ++ms)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(kPrintMs));
+}
+
+bool is_pipe(int fd) {
+  struct stat info {};
+  return fstat(fd, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode));
+}
 
 bool is_dumb(const char* term) { return !term || std::string_view(term) == "dumb"; }
 
@@ -66,8 +92,15 @@ void write_out(std::string_view bytes) {
   write_out_as_is(bytes);
 }
 
+int write_answer(int fd, std::string_view bytes) {
+  const bool is_piped = !bytes.empty() && is_pipe(fd);
+  if (is_piped || is_terminal(fd)) erase_progress();
+  if (is_piped) answer_pipe = fd;
+  return write_stream(fd, bytes);
+}
+
 void write_out_as_is(std::string_view bytes) {
-  if (const int result = write_stream(STDOUT_FILENO, bytes); result != 0)
+  if (const int result = write_answer(STDOUT_FILENO, bytes); result != 0)
     fail(ErrorKind::io, std::string("cannot write to standard output: ") + std::strerror(-result));
 }
 
@@ -80,7 +113,11 @@ bool is_special_file(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
 }
 
-void write_err(std::string_view bytes) { write_stream(STDERR_FILENO, bytes); }
+void write_err(std::string_view bytes) {
+  erase_progress();
+  if (answer_pipe >= 0 && is_terminal(STDERR_FILENO)) let_reader_print();
+  write_stream(STDERR_FILENO, bytes);
+}
 
 void say(const std::string& line) { write_err(visible(line, true) + "\n"); }
 
@@ -95,7 +132,7 @@ WindowSize window_size(std::initializer_list<int> fds) {
   winsize size{};
   for (const int fd : fds)
     if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-      return {size.ws_row > 0 ? size.ws_row : size_t{24}, size.ws_col};
+      return {size.ws_row > 0 ? std::min(size.ws_row, kMost) : size_t{24}, std::min(size.ws_col, kMost)};
   return {24, 80};
 }
 
@@ -118,15 +155,15 @@ Terminal examine_terminal(ColorMode mode) {
 void StatusLine::show(const std::string& text) {
   constexpr double kRedrawSeconds = 0.1;
   const double now = seconds_since(start_);
-  if (is_quiet_ || now < next_) return;
+  if (is_quiet_ || now < next_ || (can_redraw_ && answer_pipe >= 0)) return;
   next_ = now + (can_redraw_ ? kRedrawSeconds : every_);
   if (!can_redraw_) return say(text);
-  write_err("\r\x1b[K" + visible(text.substr(0, columns() - 1)));
-  is_drawn_ = true;
+  write_stream(STDERR_FILENO, "\r\x1b[K" + visible(text.substr(0, columns() - 1)));
+  is_progress_shown = true;
 }
 
 void StatusLine::erase() {
-  if (std::exchange(is_drawn_, false)) write_err("\r\x1b[K"), next_ = 0;
+  if (is_progress_shown) erase_progress(), next_ = 0;
 }
 
 size_t columns_of(std::string_view text) {
@@ -249,7 +286,7 @@ OutputFile::~OutputFile() {
 
 void OutputFile::write(std::string_view bytes) {
   if (path_ == "-") return write_out(bytes);
-  if (const int result = write_stream(fd(), bytes); result != 0) errno = -result, fail_file("write", path_);
+  if (const int result = write_answer(fd(), bytes); result != 0) errno = -result, fail_file("write", path_);
 }
 
 OwnedFd OutputFile::commit() {

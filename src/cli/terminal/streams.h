@@ -6,7 +6,8 @@
 // reach a terminal only through write_out() and say(), which escape them.
 //
 // Each stream is examined by itself. A standard error that is a terminal and can erase a line shows progress
-// at most ten times a second; any other gets a line of progress each minute.
+// at most ten times a second; any other gets a line of progress each minute. What is shown next erases
+// progress. None is drawn once the reader of a pipe has a byte of the answer and may print on the same line.
 #pragma once
 
 #include <chrono>
@@ -33,6 +34,8 @@ bool is_terminal(int fd);
 void write_out(std::string_view bytes);
 // The same unescaped: for text that is escaped already, and cursor movements.
 void write_out_as_is(std::string_view bytes);
+// write_stream() for an answer, wherever it goes.
+int write_answer(int fd, std::string_view bytes);
 void write_err(std::string_view bytes);
 // Writes an escaped line to standard error.
 void say(const std::string& line);
@@ -72,7 +75,6 @@ class StatusLine {
 
  private:
   const bool can_redraw_, is_quiet_;
-  bool is_drawn_ = false;
   const double every_;
   double next_;  // when it may be shown again, in seconds from the start
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
