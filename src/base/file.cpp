@@ -1,7 +1,9 @@
 #include "base/file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <thread>
@@ -23,8 +25,50 @@ constexpr int64_t kSecond = 1'000'000'000;
 // Nanoseconds after which another change gets another time: a tick of the system's clock, or more where the
 // file system keeps no fractions of a second.
 constexpr int64_t kTick = 10'000'000, kCoarse = 2 * kSecond;
+constexpr uint64_t kSampleBlock = 4096, kMostSampled = 64;
 
 int64_t in_ns(const timespec& time) { return int64_t{time.tv_sec} * kSecond + time.tv_nsec; }
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return in_ns(now);
+}
+
+// Nanoseconds from `now` until a further change would get another ctime; 0: it would already.
+int64_t ns_to_settle(int64_t changed_ns, int64_t now) {
+  const int64_t age = now - changed_ns, grain = changed_ns % kSecond == 0 ? kCoarse : kTick;
+  return age >= 0 && age < grain ? grain - age : 0;
+}
+
+// Where the sampled blocks of a file begin: all of a small file, else by multiples of the golden ratio, which
+// spread evenly and keep step with no period of tensors.
+std::vector<uint64_t> sampled_blocks(uint64_t n_bytes) {
+  const uint64_t n_blocks = (n_bytes + kSampleBlock - 1) / kSampleBlock;
+  std::vector<uint64_t> offsets(std::min(n_blocks, kMostSampled));
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    const double at = std::fmod(static_cast<double>(i) * 0.6180339887498949, 1.0);
+    const bool has_all = n_blocks <= kMostSampled;
+    offsets[i] = kSampleBlock * (has_all ? i : static_cast<uint64_t>(at * static_cast<double>(n_blocks)));
+  }
+  return offsets;
+}
+
+// Read through the page cache, which also has what was written through a mapping or past the cache. All
+// blocks are asked for at once, so that a slow disk is waited for once. Nothing: a block cannot be read.
+std::optional<Hash256> sample_of(int fd, uint64_t n_bytes) {
+  const std::vector<uint64_t> offsets = sampled_blocks(n_bytes);
+  for (const uint64_t at : offsets)
+    posix_fadvise(fd, static_cast<off_t>(at), kSampleBlock, POSIX_FADV_WILLNEED);
+  Sha256 sha;
+  std::array<uint8_t, kSampleBlock> block;
+  for (const uint64_t at : offsets) {
+    const uint64_t n = std::min(kSampleBlock, n_bytes - at);
+    if (read_fully(real_file_system(), fd, {{block.data(), n}}, at) != static_cast<int64_t>(n)) return {};
+    sha.add(block.data(), n);
+  }
+  return sha.finish();
+}
 
 FileStamp stamp_from(const struct stat& info) {
   return {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size), in_ns(info.st_mtim),
@@ -74,11 +118,13 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   if (info.st_size == 0)
     fail(ErrorKind::model,
          format("model file %s is empty, expected a GGUF header at offset 0", name.c_str()));
-  stamp_ = stamp_from(info);
+  opened_ = stamp_from(info);
+  changed_ns_ = opened_.changed_ns;
   const auto n_bytes = static_cast<size_t>(info.st_size);
   void* mapped = mmap(nullptr, n_bytes, PROT_READ, MAP_SHARED, file.get(), 0);
   if (mapped == MAP_FAILED) fail_to("map");
   bytes_ = {static_cast<const uint8_t*>(mapped), n_bytes};
+  sample_ = sample_of(file.get(), n_bytes);
   file_ = std::move(file);
 }
 
@@ -88,27 +134,45 @@ MappedFile::~MappedFile() {
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
-      stamp_(other.stamp_),
+      opened_(other.opened_),
+      sample_(other.sample_),
+      changed_ns_(other.changed_ns_.load()),
+      has_changed_(other.has_changed_.load()),
       file_(std::move(other.file_)),
       bytes_(std::exchange(other.bytes_, {})) {}
 
-// Removing a name changes the file's ctime, but no byte.
+OwnedFd MappedFile::shared_fd() const { return {real_file_system(), fcntl(file_.get(), F_DUPFD_CLOEXEC, 0)}; }
+
+FileStamp MappedFile::stamp() const {
+  FileStamp stamp = opened_;
+  stamp.changed_ns = changed_ns_;
+  return stamp;
+}
+
+// A new ctime that equal samples explain is kept, so that the next call need not read; but not one that a
+// further change could still get.
 bool MappedFile::is_unchanged() const {
-  std::optional<FileStamp> now = stamp_of(file_.get());
-  if (!now || *now == stamp_) return now.has_value();
-  struct stat named {};
-  const bool has_name =
-      stat(path_.c_str(), &named) == 0 && named.st_dev == stamp_.device && named.st_ino == stamp_.inode;
-  if (!has_name) now->changed_ns = stamp_.changed_ns;
-  return *now == stamp_;
+  const int64_t asked_ns = now_ns();
+  const std::optional<FileStamp> now = stamp_of(file_.get());
+  if (has_changed_ || !now) return false;
+  FileStamp known = stamp();
+  if (*now == known) return true;
+  known.changed_ns = now->changed_ns;
+  if (*now != known || !sample_ || sample_of(file_.get(), now->n_bytes) != sample_) {
+    has_changed_ = true;
+    return false;
+  }
+  if (ns_to_settle(now->changed_ns, asked_ns) == 0) changed_ns_ = now->changed_ns;
+  return true;
+}
+
+void MappedFile::distrust() const {
+  if (stamp() != opened_) has_changed_ = true;
 }
 
 void MappedFile::settle() const {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  const int64_t age = in_ns(now) - stamp_.changed_ns;
-  const int64_t grain = stamp_.changed_ns % kSecond == 0 ? kCoarse : kTick;
-  if (age >= 0 && age < grain) std::this_thread::sleep_for(std::chrono::nanoseconds(grain - age));
+  const int64_t wait = ns_to_settle(opened_.changed_ns, now_ns());
+  if (wait > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(wait));
   if (!is_unchanged()) fail_changed(path_);
 }
 

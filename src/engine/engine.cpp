@@ -64,17 +64,28 @@ int hashing_threads(bool computes_on_cpu) {
   return computes_on_cpu ? std::clamp(n_cores / 16, 1, 4) : std::clamp(n_cores / 2, 1, 8);
 }
 
+// The fingerprint, or another one once the files' bytes are not those that were hashed first. When only a
+// ctime is new, all bytes are hashed anew: until that is done there is no fingerprint, so nothing is stored.
 PrefixCache::Identity identity_of(const GgufFile& file, const PrefixCacheOptions& options,
                                   const CacheLayout& layout, const std::string& numerics) {
   if (options.directory.empty()) return {};
-  const auto digest = std::make_shared<ModelDigest>(
-      file.files(), ModelDigestOptions{.directory = options.directory,
-                                       .files = options.files,
-                                       .most_hashed_first = options.most_hashed_first,
-                                       .n_threads = hashing_threads(numerics.starts_with("cpu/"))});
-  return [digest, layout, numerics, &file] {
-    const std::optional<Hash256> model = file.is_unchanged() ? digest->value() : std::nullopt;
-    return model ? std::optional(fingerprint(*model, layout, numerics)) : std::nullopt;
+  const ModelDigestOptions hashing{.directory = options.directory,
+                                   .files = options.files,
+                                   .most_hashed_first = options.most_hashed_first,
+                                   .n_threads = hashing_threads(numerics.starts_with("cpu/"))};
+  return [&file, hashing, layout, numerics, digest = std::make_shared<ModelDigest>(file.files(), hashing),
+          first = std::optional<Hash256>(), is_told = false]() mutable -> std::optional<Hash256> {
+    std::optional<Hash256> model = digest->value();
+    if (!first) first = model;
+    if (first && file.is_unchanged() && !digest->is_current()) {
+      digest = std::make_shared<ModelDigest>(file.files(), hashing);
+      model = digest->value();
+    }
+    if (model && model != first) file.distrust();
+    if (!file.is_unchanged()) return is_told ? std::optional(Hash256{}) : std::nullopt;
+    if (!model || !digest->is_current()) return std::nullopt;
+    is_told = true;
+    return fingerprint(*model, layout, numerics);
   };
 }
 

@@ -48,9 +48,10 @@ class GgufFile : public Metadata {
   uint64_t n_bytes() const { return n_bytes_; }  // of all parts
   size_t n_parts() const { return files_.empty() ? 1 : files_.size(); }
   const std::vector<MappedFile>& files() const { return files_; }  // [n_parts]; empty over bytes in memory
-  // Throws Error{model} when a part was written to since it was opened.
+  // Throws Error{model} when a part was written to since it was opened (base/file.h).
   void check_unchanged() const;
   bool is_unchanged() const { return std::ranges::all_of(files_, &MappedFile::is_unchanged); }
+  void distrust() const { std::ranges::for_each(files_, &MappedFile::distrust); }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order, part after part
   const GgufTensor* find_tensor(std::string_view name) const;          // nullptr when absent
   const std::string& path_of(const GgufTensor& tensor) const {         // of its part

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <vector>
 
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -97,12 +96,11 @@ struct ModelDigest::Work : Offload {
   std::optional<Hash256> value;
 };
 
-// Opens the files again, because a read error in a mapping would end the program. A file that was replaced
-// meanwhile is refused.
+// Reads by descriptors, because a read error in a mapping would end the program.
 ModelDigest::Work::Work(std::span<const MappedFile> parts, const ModelDigestOptions& options) {
   for (const MappedFile& part : parts) {
     stamps.push_back(part.stamp());
-    files.emplace_back(real_file_system(), ::open(part.path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    files.push_back(part.shared_fd());
   }
   pieces = pieces_of(stamps);
   hashes.resize(pieces.size());
@@ -229,6 +227,8 @@ ModelDigest::ModelDigest(std::span<const MappedFile> parts, const ModelDigestOpt
 }
 
 std::optional<Hash256> ModelDigest::value() const { return work_ ? work_->known_value() : std::nullopt; }
+
+bool ModelDigest::is_current() const { return work_ && work_->is_unchanged(); }
 
 uint64_t ModelDigest::n_bytes_hashed() const { return work_ ? work_->n_bytes_hashed.load() : 0; }
 

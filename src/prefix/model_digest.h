@@ -6,8 +6,8 @@
 // ignored.
 //
 // Hashing neither slows nor ends a run: its threads have low priority, and if no thread can be started, or a
-// file cannot be read or changes meanwhile, there is no digest. The digest does not depend on paths, but on
-// how the model is split into files.
+// file cannot be read or gets another stamp meanwhile, there is no digest. The digest does not depend on
+// paths, but on how the model is split into files.
 #pragma once
 
 #include <chrono>
@@ -45,6 +45,9 @@ class ModelDigest {
 
   std::optional<Hash256> value() const;  // nothing until it is known. Any thread.
   uint64_t n_bytes_hashed() const;       // by this object. Any thread.
+  // Whether the files still have the stamps that they had at the beginning: only then may value() be taken
+  // for that of their bytes now.
+  bool is_current() const;
 
   static constexpr uint64_t kPieceBytes = uint64_t{64} << 20;  // the digest depends on it
 

@@ -72,10 +72,8 @@ PrefixCache::~PrefixCache() {
 
 // Opens the store once the fingerprint is known, and attaches the segments listed so far.
 void PrefixCache::open_store() {
-  const std::optional<Hash256> fingerprint = is_unidentified() ? identity_() : std::nullopt;
-  if (fingerprint) {
-    is_identified_ = true;
-    heads_ = offloaded<HeadReader>(store_options(pool_->plan(), *fingerprint, options_), *options_.files,
+  if (is_unidentified() && (fingerprint_ = identity_())) {
+    heads_ = offloaded<HeadReader>(store_options(pool_->plan(), *fingerprint_, options_), *options_.files,
                                    options_.warn);
     heads_->begin();
   }

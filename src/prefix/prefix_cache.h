@@ -32,8 +32,8 @@ namespace dsv32 {
 
 class PrefixCache {
  public:
-  // Returns the fingerprint; nothing until it is known, or once the model has changed. Never waits. Called
-  // before each store.
+  // Returns the fingerprint; nothing while it is unknown; another one than before once the model has changed.
+  // Called before each store.
   using Identity = std::function<std::optional<Hash256>()>;
   // Until `identity` returns a fingerprint, and without a usable directory (after one warning), prefixes are
   // kept only in memory.
@@ -93,7 +93,7 @@ class PrefixCache {
 
   ReadStats read_stats() const { return store_ ? store_->read_stats() : ReadStats{}; }
   const PrefixTree& tree() const { return tree_; }
-  bool is_unidentified() const { return identity_ && !is_identified_; }  // the disk waits for the identity
+  bool is_unidentified() const { return identity_ && !fingerprint_; }  // the disk waits for the identity
 
  private:
   using Clock = Offload::Clock;
@@ -145,7 +145,8 @@ class PrefixCache {
   std::shared_ptr<LatentCache> pool_;
   PrefixCacheOptions options_;
   Identity identity_;  // empty: no disk is used
-  bool is_identified_ = false, is_disowned_ = false;
+  std::optional<Hash256> fingerprint_;
+  bool is_disowned_ = false;
   std::shared_ptr<PrefixStore> store_;  // null: no disk, or not open yet
   PrefixTree tree_;
   std::shared_ptr<PageReader> reader_;

@@ -13,11 +13,11 @@ constexpr int64_t kJobPages = 64;
 
 }  // namespace
 
-// Compares the files' stamps after the pages were computed, so the pages belong to the bytes that were
-// hashed.
+// Asks after the pages were computed, so the pages belong to the bytes that were hashed.
 bool PrefixCache::may_store() {
-  if (is_storing_ && !identity_()) disown();
-  return is_storing_;
+  const std::optional<Hash256> now = is_storing_ ? identity_() : std::nullopt;
+  if (now && now != fingerprint_) disown();
+  return now && is_storing_;
 }
 
 void PrefixCache::stop_storing() {

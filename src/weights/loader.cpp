@@ -45,7 +45,8 @@ class PartReader {
     is_direct_ = !keeps && open(O_RDONLY | O_DIRECT | O_CLOEXEC);
     if (!is_direct_ && !open(O_RDONLY | O_CLOEXEC))
       fail(ErrorKind::model, format("cannot read %s: %s", visible(path_).c_str(), std::strerror(errno)));
-    if (stamp_of(fd_) != part.stamp()) {
+    const std::optional<FileStamp> own = stamp_of(fd_);
+    if (!own || !own->is_of_same_file(part.stamp()) || !part.is_unchanged()) {
       ::close(fd_);
       fail_changed(path_);
     }
