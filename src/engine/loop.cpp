@@ -319,10 +319,8 @@ Verified Loop::take_tokens(Drawing drawing) {
     Sequence& sequence = *sequences.emplace_back(rows[first].sequence);
     n = sequence.guesses().size() + 1;
     take_rows(std::span(rows).subspan(first, n));
-    const int64_t n_kept = sequence.end_guesses(), n_wrong = sequence.cached().n_tokens() - n_kept;
-    const auto n_guesses = static_cast<int64_t>(n) - 1;
-    verified.add(n_guesses, n_guesses - n_wrong);
-    if (n_wrong > 0) cuts.push_back({&sequence.cached(), n_kept});
+    const int64_t n_kept = sequence.end_guesses(verified);
+    if (n_kept < sequence.cached().n_tokens()) cuts.push_back({&sequence.cached(), n_kept});
   }
   engine_.forward().cut(cuts);
   for (Sequence* sequence : sequences) rest_if_done(*sequence);

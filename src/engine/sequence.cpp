@@ -241,7 +241,7 @@ void Sequence::push(const TokenRecord& drawn) {
 
 void Sequence::begin_guesses() {
   guesses_.clear(), constraints_ahead_.clear();
-  n_accepted_ = 0;
+  n_right_ = n_accepted_ = 0;
 }
 
 // Each token of a step needs slots for the rows that it selects, and for its own.
@@ -274,16 +274,20 @@ bool Sequence::thinks(int64_t ahead) const {
          std::find(guesses_.begin(), guesses_.begin() + ahead, end) == guesses_.begin() + ahead;
 }
 
+// The last token of an answer is not kept, but a guess of it is right.
 bool Sequence::accepts_guess() {
-  if (phase == Phase::is_done || n_accepted_ == std::ssize(guesses_)) return false;
-  if (guesses_[static_cast<size_t>(n_accepted_)] != next_token_) return false;
+  if (error_ || n_right_ == std::ssize(guesses_)) return false;
+  if (guesses_[static_cast<size_t>(n_right_)] != next_token_) return false;
+  ++n_right_;
+  if (phase == Phase::is_done) return false;
   ++n_accepted_;
   return true;
 }
 
-int64_t Sequence::end_guesses() {
+int64_t Sequence::end_guesses(Verified& verified) {
   const int64_t n_guessed = std::ssize(guesses_), n_kept = cached_->n_tokens() - (n_guessed - n_accepted_);
-  result_.n_guessed += n_guessed, result_.n_accepted += n_accepted_;
+  result_.n_guessed += n_guessed, result_.n_accepted += n_right_;
+  verified.add(n_guessed, n_right_);
   begin_guesses();
   return n_kept;
 }

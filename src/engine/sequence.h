@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/draft_pace.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
@@ -139,8 +140,8 @@ class Sequence : public SequenceState {
   const std::vector<int32_t>& guesses() const { return guesses_; }
   // After push() in that step: whether the token was the next guess. Then the step has drawn one more token.
   bool accepts_guess();
-  // How many tokens the sequence keeps after that step; counts the guesses.
-  int64_t end_guesses();
+  // How many tokens the sequence keeps after that step; counts the guesses, in `verified` too.
+  int64_t end_guesses(Verified& verified);
   // Whether the listener asks for the end; interrupt() ends the answer with what is there.
   bool is_interrupted() { return listener_->is_interrupted(); }
   void interrupt() { finish(FinishReason::interrupted); }
@@ -189,7 +190,8 @@ class Sequence : public SequenceState {
   std::unique_ptr<Constraint> constraint_;     // of it
   std::vector<Constraint> constraints_ahead_;  // after each guess
   std::vector<int32_t> guesses_;               // of the current step
-  int64_t n_accepted_ = 0;                     // of these
+  int64_t n_right_ = 0;                        // of these
+  int64_t n_accepted_ = 0;                     // of these: those that the answer does not end with
   std::optional<CallParser> calls_;            // of a request with tools
   StopStrings stops_{{}};
   Clock::time_point begun_;  // when the prompt, then the answer, began
