@@ -150,12 +150,15 @@ std::vector<T> Metadata::integers(const Value& value) const {
   return numbers;
 }
 
-std::optional<uint32_t> Metadata::get_u32(std::string_view key) const {
+template <typename T>
+std::optional<T> Metadata::get_integer(std::string_view key) const {
   const Value* value = find(key);
   if (!value) return {};
   if (value->is_array) fail_type(*value, "an integer type");
-  return integers<uint32_t>(*value)[0];
+  return integers<T>(*value)[0];
 }
+template std::optional<uint32_t> Metadata::get_integer(std::string_view key) const;
+template std::optional<int64_t> Metadata::get_integer(std::string_view key) const;
 
 std::optional<uint32_t> Metadata::get_only_u32(std::string_view key) const {
   const Value* value = find(key, ValueType::u32);

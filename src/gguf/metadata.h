@@ -23,7 +23,8 @@ class Metadata {
   // Getters return nothing when the key is absent and throw Error{model} naming the key when its type does
   // not fit. Integer getters accept any integer type whose value fits.
   bool has(std::string_view key) const { return find(key) != nullptr; }
-  std::optional<uint32_t> get_u32(std::string_view key) const;
+  std::optional<uint32_t> get_u32(std::string_view key) const { return get_integer<uint32_t>(key); }
+  std::optional<int64_t> get_i64(std::string_view key) const { return get_integer<int64_t>(key); }
   std::optional<float> get_f32(std::string_view key) const;  // finite
   std::optional<bool> get_bool(std::string_view key) const;
   std::optional<std::string_view> get_string(std::string_view key) const;  // a view into the file
@@ -49,6 +50,8 @@ class Metadata {
 
   // Reads `n_keys` keys and leaves the cursor behind them. Throws Error{model}.
   void read_keys(Cursor& cursor, uint64_t n_keys);
+  template <typename T>
+  std::optional<T> get_integer(std::string_view key) const;
   std::optional<uint32_t> get_only_u32(std::string_view key) const;  // refuses other integer types
   uint32_t need_u32(std::string_view key) const;                     // Error{model} when the key is absent
   // Throws Error{model} with the offset of `key`, which must be present.

@@ -342,7 +342,7 @@ bool take_recommended(const GgufFile& file, const GenerationOption& option, Gene
   if (const auto number = std::get_if<float*>(&field))
     **number = *file.get_f32(option.gguf_key);
   else
-    *std::get<int64_t*>(field) = *file.get_u32(option.gguf_key);
+    *std::get<int64_t*>(field) = *file.get_i64(option.gguf_key);
   return true;
 }
 
