@@ -54,8 +54,9 @@ struct Completion {
 
 // In thinking mode the prompt has ended with <think>: everything up to </think> is reasoning, the rest the
 // answer. In the other mode everything is answer, unless the first token is a <think>. Only the tags are
-// dropped; line ends around them stay. Only the special tokens count as tags: a model may spell "</think>" in
-// a text about itself.
+// dropped; line ends around them stay. A further </think> is dropped too: when the first one came by a limit,
+// the model still writes its own. Only the special tokens count as tags: a model may spell "</think>" in a
+// text about itself.
 class CompletionParser {
  public:
   struct Delta {
@@ -75,6 +76,7 @@ class CompletionParser {
     const State before = state_;
     if (state_ == State::start) state_ = id == think_ ? State::reasoning : State::answer;
     if (before == State::start && state_ == State::reasoning) return {};
+    if (completion_.thinking_closed && id == end_think_) return {};
     if (state_ != State::reasoning || id != end_think_) return tell(decoder_.push(id));
     const Delta delta = finish();
     state_ = State::answer;
