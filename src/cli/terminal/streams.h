@@ -156,8 +156,9 @@ class LineReader {
   bool is_at_end_ = false;
 };
 
-// A file that gets its name only when complete: it is written under another name beside it, then renamed.
-// Standard output ("-"), a device and a pipe are written directly. A file that is not committed is removed.
+// A file that gets its name only when complete. Until then it has no name, so that a kill leaves nothing;
+// where the file system cannot do that (NFS), it has another one beside. Standard output ("-"), a device and
+// a pipe are written directly. A file that is not committed is removed.
 class OutputFile {
  public:
   // A new file gets `mode`; by default that of any new file. Throws Error{io}; Error{usage} for "-" when
@@ -170,7 +171,11 @@ class OutputFile {
   int fd() const { return file_.get(); }
 
  private:
-  std::string path_, temporary_;  // temporary_ is empty when the path is written directly
+  std::string named() const;  // the path of its descriptor, which leads to a file without a name too
+
+  std::string path_;
+  std::string temporary_;  // its name so far
+  bool is_direct_ = false;
   OwnedFd file_;
 };
 
