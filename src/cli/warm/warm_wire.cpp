@@ -20,6 +20,7 @@
 #include "base/text.h"
 #include "cli/options/flags.h"
 #include "cli/options/json.h"
+#include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"
 
 namespace dsv32 {
@@ -122,12 +123,17 @@ void change_texts(ReadJson& json, std::string (*change)(const std::string&)) {
 
 }  // namespace
 
+// Without the ctime: chmod, a link or a rename let the process go on. If the model was written to, the
+// process sees that by itself, and refuses what it is asked.
 std::string warm_path(const Options& options, const GgufFile& file) {
   constexpr size_t kNameBytes = 8;
   Sha256 hash;
   hash.add_field(version_text());
-  for (const MappedFile& part : file.files())
-    for (const uint64_t number : part.stamp().numbers()) hash.add_number(number);
+  for (const MappedFile& part : file.files()) {
+    FileStamp stamp = part.stamp();
+    stamp.changed_ns = 0;
+    for (const uint64_t number : stamp.numbers()) hash.add_number(number);
+  }
   add_engine(hash, options);
   const Hash256 digest = hash.finish();
   std::string path = socket_folder() + "/warm-";
@@ -154,11 +160,14 @@ OwnedFd lock_warm(const std::string& path) {
     fail_io(user_folder(UserFolder::runtime), "make the folder");
   address_of(path);  // fails now instead of after loading
   const std::string log = warm_log(path);
+  if (is_special_file(log))
+    fail(ErrorKind::io, visible(log) + " is no regular file, expected the log of a warm process",
+         "remove it");
   OwnedFd file;
   do {
-    file = OwnedFd(real_file_system(),
-                   open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!file.is_open()) fail_io(log, "open");
+    file =
+        OwnedFd(real_file_system(), real_file_system().open_at(AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND));
+    if (!file.is_open()) errno = -file.error(), fail_io(log, "open");
     const int locked = lock_within(real_file_system(), file.get(), std::chrono::milliseconds(0));
     if (locked == -EWOULDBLOCK) return {};
     if (locked != 0) errno = -locked, fail_io(log, "lock");
