@@ -92,12 +92,10 @@ Json envelope(const BatchItem& item, int status) {
           {"error", nullptr}};
 }
 
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 }  // namespace
 
 std::string answer_line(const BatchItem& item, std::string_view body) {
-  std::string text = dump(envelope(item, 200));
+  std::string text = json_text(envelope(item, 200));
   text.resize(text.size() - std::string_view("null}").size() - kNoError.size());
   return text.append(body).append("}").append(kNoError).append("\n");
 }
@@ -107,7 +105,7 @@ std::string failure_line(const BatchItem& item, const Error& error) {
   Json json = envelope(item, status);
   const std::string hint = error.hint().empty() ? "" : "; " + error.hint();
   json["error"] = {{"code", code_of(status)}, {"message", error.what() + hint}};
-  return dump(json) + "\n";
+  return json_text(json) + "\n";
 }
 
 BatchInput::BatchInput(BatchSource source, Shard shard) : source_(std::move(source)), shard_(shard) {
@@ -180,7 +178,7 @@ BatchOutput::BatchOutput(const std::string& path, const BatchOptions& options,
   if (path != "-") open_file();
   const std::optional<FileStamp> own = stamp_of(fd_);
   const bool is_file = is_regular(fd_);
-  if (input && own && input->device == own->device && input->inode == own->inode && is_file)
+  if (input && own && input->is_of_same_file(*own) && is_file)
     fail(ErrorKind::usage, format("%s is both input and output, expected two files", visible(path_).c_str()));
   is_regular_ = path != "-" && is_file;
   if (!is_regular_) return;

@@ -31,6 +31,10 @@ size_t end_of_string(std::string_view text, size_t at) {
 
 }  // namespace
 
+std::string json_text(const Json& json) {
+  return visible(json.dump(-1, ' ', false, Json::error_handler_t::replace), true);
+}
+
 template <typename Kind>
 Kind parse_outside_json(std::string_view text, int max_depth) {
   constexpr int64_t kMostMembers =

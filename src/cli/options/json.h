@@ -25,6 +25,10 @@ using Json = nlohmann::ordered_json;  // keys stay in the order of writing
 // Levels of nested JSON in a request: a schema of 64 in a tool in a body.
 inline constexpr int kRequestDepth = 80;
 
+// For output. Characters that a terminal obeys or that hide text are escaped, which leaves it the
+// same JSON; so are bytes that are no UTF-8, by U+FFFD.
+std::string json_text(const Json& json);
+
 // `Kind`: ReadJson or Json. Throws Error{usage} with the cause when `text` is no JSON or nests deeper than
 // `max_depth`: a million levels would take all memory.
 template <typename Kind = ReadJson>
