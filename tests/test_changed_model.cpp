@@ -4,9 +4,11 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "base/error.h"
@@ -32,6 +34,22 @@ void write_byte(const std::string& path) {
   file.seekp(-1, std::ios::end).put(last);
 }
 
+// Changes a byte, and sets the mtime back.
+void write_secretly(const std::string& path, off_t at) {
+  struct stat before {};
+  stat(path.c_str(), &before);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(at);
+  const char byte = static_cast<char>(file.get());
+  file.seekp(at).put(static_cast<char>(byte ^ 1));
+  file.close();
+  const timespec times[] = {before.st_atim, before.st_mtim};
+  utimensat(AT_FDCWD, path.c_str(), times, 0);
+}
+
+// So many bytes that no sampled block has the last one.
+constexpr uintmax_t kLarge = 8 << 20;
+
 // A model of its own, and a folder that may hold prefixes of it.
 struct Changing {
   TinyFile model{least_shape()};
@@ -41,6 +59,19 @@ struct Changing {
 
   size_t n_stored() const { return files_named(options.cache->directory, "seg-").size(); }
   void change() const { write_byte(model.path); }
+  void change_unsampled() const {
+    write_secretly(model.path, static_cast<off_t>(fs::file_size(model.path)) - 1);
+  }
+  // Whether `is_so` within ten seconds, asked after each step of a run that stores.
+  static bool comes_true(TinySequence& opened, const std::function<bool()>& is_so) {
+    for (uint64_t seed = 100; seed < 200; ++seed) {
+      opened.sequence->sync(random_tokens(2 * kPageTokens, seed));
+      opened.engine->prefix_cache()->flush();
+      if (is_so()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    return false;
+  }
 };
 
 bool is_of_change(const Error& error) {
@@ -89,6 +120,74 @@ BOOST_AUTO_TEST_CASE(a_name_that_goes_is_no_change) {
     if (what != "renamed") continue;
     write_byte(moved);
     BOOST_TEST(!file.is_unchanged());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_new_ctime_alone_is_no_change) {
+  const TempDir dir;
+  for (const uintmax_t n_bytes : {uintmax_t{5}, uintmax_t{100'000}, kLarge}) {
+    const std::string path = dir.file("model"), moved = dir.file("moved");
+    write_file(path, "model");
+    fs::resize_file(path, n_bytes);
+    const MappedFile file(path);
+    file.settle();
+    const FileStamp opened = file.stamp();
+    chmod(path.c_str(), 0600);
+    fs::create_hard_link(path, dir.file("link"));
+    BOOST_TEST(file.is_unchanged());
+    fs::remove(dir.file("link"));
+    fs::rename(path, moved);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    BOOST_TEST(file.is_unchanged());
+    BOOST_TEST(file.stamp().changed_ns > opened.changed_ns);
+    // A write whose mtime was set back: in a sampled block, here the first, it shows.
+    write_secretly(moved, 3);
+    BOOST_TEST(!file.is_unchanged());
+    write_secretly(moved, 3);
+    BOOST_TEST(!file.is_unchanged());  // the bytes of before; what was computed meanwhile was not
+  }
+}
+
+BOOST_AUTO_TEST_CASE(samples_find_a_write_to_a_tenth) {
+  const TempDir dir;
+  const std::string path = dir.file("model");
+  for (uintmax_t begin = 0; begin < kLarge; begin += kLarge / 10) {
+    write_file(path, std::string(kLarge, 'a'));
+    const MappedFile file(path);
+    file.settle();
+    struct stat before {};
+    stat(path.c_str(), &before);
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+        .seekp(static_cast<off_t>(begin))
+        .write(std::string(kLarge / 10, 'b').data(), kLarge / 10);
+    const timespec times[] = {before.st_atim, before.st_mtim};
+    utimensat(AT_FDCWD, path.c_str(), times, 0);
+    BOOST_TEST(!file.is_unchanged());
+  }
+}
+
+// A run goes on after a new ctime, and stores again once all bytes were hashed anew and are the same.
+BOOST_AUTO_TEST_CASE(after_a_new_ctime_all_is_hashed_anew) {
+  for (const bool is_hashed_beside : {false, true}) {
+    Changing changing;
+    if (is_hashed_beside) changing.options.cache->most_hashed_first = 0;
+    fs::resize_file(changing.model.path, kLarge);
+    TinySequence opened(changing.model.path, changing.options);
+    opened.sequence->sync(base());
+    opened.engine->prefix_cache()->flush();
+    const size_t n_former = changing.n_stored();
+    BOOST_TEST(n_former > 0u);
+    chmod(changing.model.path.c_str(), 0600);
+    BOOST_TEST(Changing::comes_true(opened, [&] { return changing.n_stored() > n_former; }));
+    opened.engine->check_file();
+    // What the samples miss is found by then: nothing more is stored, the rest goes, and the run ends.
+    const auto has_ended = [&] { return !opened.file.is_unchanged(); };
+    changing.change_unsampled();
+    BOOST_TEST(opened.file.is_unchanged());
+    BOOST_TEST(Changing::comes_true(opened, has_ended));
+    BOOST_TEST(changing.n_stored() == 0u);
+    BOOST_CHECK_EXCEPTION(opened.engine->check_file(), Error, is_of_change);
+    BOOST_TEST(opened.warnings.empty());
   }
 }
 

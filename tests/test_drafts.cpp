@@ -250,6 +250,27 @@ class Drafting {
 
 BOOST_AUTO_TEST_SUITE(drafts)
 
+// The token that ends an answer is not computed, but a guess of it was right.
+BOOST_AUTO_TEST_CASE(a_right_guess_of_the_last_token_counts) {
+  const GgufFile file(tiny_file().path);
+  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
+  EngineOptions options;
+  options.context = kContext, options.chunk = 64, options.n_threads = 1, options.n_guesses = 3;
+  Engine engine(file, options);
+  int32_t end = 0;
+  while (!tokenizer->is_end_of_generation(end)) ++end;
+  const auto drawn = [&](int64_t nth) { return nth == 3 ? end : 7; };  // three tokens and the end
+  engine.loop().set_guesser(
+      [&](const Sequence& sequence, int64_t nth, int32_t) { return drawn(sequence.n_drawn() + nth); });
+  engine.loop().set_drawer(
+      [&](const Sequence& sequence, int64_t, int32_t) { return drawn(sequence.n_drawn()); });
+  Listener nobody;
+  const GenerationResult result = generate(engine.loop(), {nullptr, tokenizer.get(), {1, 2, 3}, {}}, nobody);
+  BOOST_TEST(result.n_completion_tokens == 4);
+  BOOST_TEST((result.n_guessed > 0 && result.n_accepted == result.n_guessed));
+  BOOST_TEST(result.n_held_tokens == 3 + 3);
+}
+
 BOOST_AUTO_TEST_CASE(answers_one_after_the_other) {
   Drafting({.n_guesses = 1}).answer_in_turn();
   Drafting({.n_guesses = 3, .guesses = Guesses::are_random, .topk_buffer = 21}).answer_in_turn();

@@ -39,6 +39,20 @@ BOOST_AUTO_TEST_CASE(a_file_sets_defaults) {
   BOOST_TEST(sampling.min_p == 0.05f);
 }
 
+BOOST_AUTO_TEST_CASE(a_top_k_of_minus_one_is_all) {
+  for (const int32_t top_k : {-1, 0}) {
+    GgufWriter writer;
+    writer.add("general.sampling.top_k", top_k);
+    const SamplingOptions sampling = drawn_by({"hi"}, writer);
+    BOOST_TEST(sampling.rule(0).top_k == 0);
+    BOOST_TEST(sampling.top_k == top_k);
+  }
+  GgufWriter writer;
+  writer.add("general.sampling.top_k", int32_t{-2});
+  BOOST_CHECK_EXCEPTION(drawn_by({"hi"}, writer), Error,
+                        [](const Error& error) { return contains(error.what(), "top_k is -2"); });
+}
+
 BOOST_AUTO_TEST_CASE(what_a_file_does_not_say_stays) {
   const SamplingOptions sampling = drawn_by({"hi"}, recommending(0));
   BOOST_TEST(sampling.temperature == 0);

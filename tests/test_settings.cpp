@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <sstream>
 
+#include <sys/stat.h>
+
 #include "base/error.h"
 #include "cli/inspect/inspect.h"
 #include "cli/options/flags.h"
@@ -73,6 +75,16 @@ BOOST_AUTO_TEST_CASE(a_pair_of_quotes_around_a_value_is_none_of_it) {
   BOOST_TEST(system("\"Be brief.\"") == "Be brief.");
   BOOST_TEST(system("' It\\s \"short\" '") == " It\\s \"short\" ");
   for (const char* text : {"\"a\" and \"b\"", "\"a", "a\"", "'a\"", "\""}) BOOST_TEST(system(text) == text);
+}
+
+// Opening one would wait for ever.
+BOOST_AUTO_TEST_CASE(a_pipe_is_no_settings_file) {
+  const SettingsFile file("");
+  const std::string path = file.dir.file("dsv32/config");
+  std::filesystem::remove(path);
+  BOOST_REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+  BOOST_CHECK_EXCEPTION(parse_options(Command::run, {}), Error,
+                        [](const Error& error) { return contains(error.what(), "config: it is a pipe"); });
 }
 
 BOOST_AUTO_TEST_CASE(a_mistake_is_told_with_its_line) {

@@ -216,6 +216,18 @@ BOOST_AUTO_TEST_CASE(failures_of_start_are_told_by_start) {
   BOOST_TEST(warm.socket() == "");
 }
 
+BOOST_AUTO_TEST_CASE(a_log_that_is_a_pipe_is_refused) {
+  const Warm warm;
+  warm.start();
+  const std::string log = warm_log(warm.socket());
+  BOOST_TEST(warm.run("warm stop").code == 0);
+  fs::remove(log);
+  BOOST_REQUIRE(mkfifo(log.c_str(), 0600) == 0);
+  const Ran again = warm.run("warm start" + warm.flags);
+  BOOST_TEST(again.code == exit_code(ErrorKind::io));
+  BOOST_TEST(contains(again.err, "is no regular file, expected the log of a warm process"), again.err);
+}
+
 BOOST_AUTO_TEST_CASE(it_ends_when_nobody_asks) {
   const Warm warm;
   warm.start("--keep 1s");

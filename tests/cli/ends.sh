@@ -44,7 +44,8 @@ for signal in INT TERM HUP; do
 done
 exec 7>&-
 begin inspect logits "${m[@]}" --tokens "$(seq -s, 3 152),$(seq -s, 3 152)" --chunk 1 --out killed.bin
-wrote() { [[ -n $(find . -name 'killed.bin.*.tmp' -size +0) ]]; }
+# Into a file without a name, where the file system can.
+wrote() { [[ -n $(find . -name 'killed.bin.*.tmp' -size +0; find -L "/proc/$pid/fd" -type f -links 0 -size +0 2>/dev/null) ]]; }
 check "inspect logits: it writes" await wrote
 kill_and_wait TERM
 check "inspect logits, killed: said" ended_by TERM

@@ -57,6 +57,8 @@ std::vector<Line> read_lines(const std::string& path) {
   std::vector<Line> lines;
   std::error_code error;
   if (path.empty() || !std::filesystem::exists(path, error)) return lines;
+  if (std::filesystem::is_fifo(path, error))  // nobody named it, so nobody writes
+    fail_line(path, "it is a pipe, expected a file");
   std::istringstream file(read_text(path, kMostSettingsBytes));
   std::string section, text;
   for (int number = 1; std::getline(file, text); ++number) {
