@@ -140,6 +140,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_supported_is_refused_by_name) {
            {R"("seed":-2)", "seed"},
            {R"("seed":1.5)", "seed"},
            {R"("seed":1e300)", "seed"},
+           {R"("seed":18446744073709551616)", "seed is 18446744073709551616,"},
            {R"("stop":"")", "stop"},
            {R"("stop":[1])", "stop"},
            {R"("logprobs":21)", "logprobs"},
@@ -298,6 +299,13 @@ BOOST_AUTO_TEST_CASE(tools_and_which_of_them_may_be_called) {
              expected(false, "get_weather", true));
   BOOST_TEST(constraint(R"(,"tools":[)" + strict(weather) + "]") == expected(true, "auto", true));
   BOOST_TEST(told.empty());
+  // Numbers keep their digits, in the prompt and in what an answer may be.
+  const std::string large =
+      R"({"properties":{"a":{"const":18446744073709551616,"minimum":-9223372036854775809}}})";
+  const BatchRequest large_numbers =
+      request_of(chat(R"(,"tools":[)" + replaced(strict(weather), parameters, large) + "]"));
+  BOOST_TEST(contains(large_numbers.messages[0].tools, large));
+  BOOST_TEST(contains(large_numbers.options.constraint, large));
   BOOST_TEST((line_of(chat(tools)).digest != line_of(chat("")).digest));
   BOOST_TEST((line_of(chat(tools)).digest != line_of(chat(R"(,"tools":[)" + strict(weather) + "]")).digest));
   BOOST_TEST((line_of(chat(tools + R"(,"tool_choice":"none")")).digest == line_of(chat("")).digest));

@@ -12,7 +12,7 @@
 #include "tests/support/sanitized.h"
 #include "text/call_parser.h"
 #include "text/dsml.h"
-#include "text/python_json.h"
+#include "text/json.h"
 
 using namespace dsv32;
 
@@ -126,6 +126,10 @@ const std::vector<Accepted>& accepted() {
       {BLOCK INVOKE("天気\"s\"") STRING("城\"市", "北京👍") INVOKE_END END, "",
        R"(天気"s"{"城\"市": "北京👍"})"},
       {BLOCK INVOKE("f") STRING("a", "\xff") INVOKE_END END, "", "f{\"a\": \"\uFFFD\"}"},
+      // Names that DeepSeek's own parser reads: none, signs of tags, what looks like a tag's end.
+      {BLOCK INVOKE("f") STRING("", "x") VALUE(">", "1") VALUE(">=", "2") VALUE("a\">b", "3") VALUE("\"", "4")
+           VALUE("</b>", "5") VALUE("a\nb", "6") INVOKE_END END,
+       "", R"(f{"": "x", ">": 1, ">=": 2, "a\">b": 3, "\"": 4, "</b>": 5, "a\nb": 6})"},
       // An end tag within a JSON string ends nothing.
       {BLOCK INVOKE("f") VALUE("a", "[\"</" DSML "parameter>\\\"\", 1]") VALUE("b", "\"\\\\\"")
            INVOKE_END END,
@@ -222,7 +226,7 @@ std::vector<ToolCall> random_calls(std::mt19937& random) {
     call.name = "f" + std::to_string(random() % 100);
     nlohmann::ordered_json arguments = nlohmann::ordered_json::object();
     for (size_t n = random() % 4; n > 0; --n) {
-      nlohmann::ordered_json& value = arguments["k" + std::to_string(random() % 100)];
+      nlohmann::ordered_json& value = arguments[some_text() + std::to_string(random() % 100)];
       if (const size_t kind = random() % 6; kind < 3)
         value = some_text();
       else if (kind == 3)
@@ -232,7 +236,7 @@ std::vector<ToolCall> random_calls(std::mt19937& random) {
       else
         value = random() % 2 == 0;
     }
-    call.arguments = parse_python_json(arguments.dump(), "it").dump();
+    call.arguments = python_text(arguments);
   }
   return calls;
 }

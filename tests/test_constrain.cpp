@@ -184,6 +184,101 @@ BOOST_AUTO_TEST_CASE(what_is_no_constraint_is_refused) {
     }
 }
 
+std::shared_ptr<Grammar> grammar_of(const std::string& schema) {
+  return compile_constraint("{\"schema\":" + schema + "}");
+}
+
+// `parts` of the message.
+void check_refused(const std::string& schema, const std::vector<std::string>& parts) {
+  BOOST_TEST_CONTEXT(schema)
+  BOOST_CHECK_EXCEPTION(grammar_of(schema), Error, [&](const Error& error) {
+    BOOST_TEST_MESSAGE(error.what());
+    return std::ranges::all_of(parts, [&](const auto& part) { return contains(error.what(), part); });
+  });
+}
+
+// Past 64 bits too: as bounds, constants, and parts of constants.
+BOOST_AUTO_TEST_CASE(whole_numbers_keep_their_digits) {
+  const auto takes = [](const std::string& schema, const std::vector<const char*>& valid,
+                        const std::vector<const char*>& invalid) {
+    const auto grammar = grammar_of(schema);
+    for (const char* text : valid) BOOST_TEST(accepts(grammar, text), schema << " " << text);
+    for (const char* text : invalid) BOOST_TEST(!accepts(grammar, text), schema << " " << text);
+  };
+  takes(R"({"type":"integer","minimum":18446744073709551616,"maximum":18446744073709551617})",
+        {"18446744073709551616", "18446744073709551617"}, {"18446744073709551615", "18446744073709551618"});
+  takes(R"({"type":"integer","minimum":-9223372036854775810,"exclusiveMaximum":-9223372036854775809})",
+        {"-9223372036854775810"}, {"-9223372036854775809", "-9223372036854775808", "-9223372036854775811"});
+  takes(R"({"const":12345678901234567890123})", {"12345678901234567890123"},
+        {"12345678901234567890122", "1.2345678901234568e+22"});
+  takes(R"({"enum":[18446744073709551617,{"a":[-9223372036854775809]}]})",
+        {"18446744073709551617", R"({"a":[-9223372036854775809]})"}, {"18446744073709551616"});
+  takes(R"({"type":"integer","enum":[1e16,2E3,1.0,-0.0,1e19,12345678901234567890123,1e30,0.5]})",
+        {"10000000000000000", "2000", "1", "0", "10000000000000000000", "12345678901234567890123", "1e+30"},
+        {"1e+16", "1e16", "1.0", "0.5"});
+  takes(R"({"minimum":1e-30,"enum":[1e-25,1e-35,3]})", {"1e-25", "3"}, {"1e-35"});
+  takes(
+      R"({"allOf":[{"enum":[1e16,18446744073709551617]},{"enum":[10000000000000000,18446744073709551616]}]})",
+      {"10000000000000000"}, {"18446744073709551616", "18446744073709551617"});
+  takes(R"({"type":"integer","minimum":-1e30,"maximum":1e30})", {"99999999999999999999", "-1"},
+        {"100000000000000000000"});
+  takes(R"({"type":"string","maxLength":18446744073709551616,"minimum":1e30})", {"\"a\""}, {});
+}
+
+BOOST_AUTO_TEST_CASE(bounds_beyond_what_is_written_are_refused) {
+  for (const char* bounds : {R"("minimum":1e30)", R"("minimum":100000000000000000000)",
+                             R"("exclusiveMaximum":-1e21)", R"("exclusiveMinimum":0,"maximum":1e-21)"})
+    check_refused(R"({"properties":{"a":{"type":"number",)" + std::string(bounds) + "}}}",
+                  {"/properties/a", "20 digits"});
+}
+
+// A schema with $id is a document of its own, to whose parts its references point.
+BOOST_AUTO_TEST_CASE(an_id_below_the_root_is_refused) {
+  const std::string part =
+      R"({"$id":"https://example.test/part","$defs":{"b":{"const":1},"c":{"$ref":"#/$defs/b"}},"$ref":"#/$defs/b"})";
+  const std::string defs = R"("$defs":{"a":)" + part + R"(,"b":{"const":2}})";
+  check_refused(R"({"properties":{"x":)" + part + "}," + defs + "}", {"/properties/x", "$id"});
+  check_refused(R"({"$ref":"#/$defs/a",)" + defs + "}", {"/$defs/a", "$id"});
+  check_refused(R"({"$ref":"#/$defs/a/$defs/c",)" + defs + "}", {"/$defs/a", "$id"});
+  const auto own = grammar_of(
+      R"({"$id":"https://example.test/","properties":{"$id":{"const":1},"x":{"$ref":"#/properties/$id"}}})");
+  BOOST_TEST(accepts(own, R"({"$id":1,"x":1})"));
+  BOOST_TEST(!accepts(own, R"({"$id":1,"x":2})"));
+}
+
+// Its oneOf says all that it says.
+BOOST_AUTO_TEST_CASE(a_discriminator_beside_oneOf_adds_nothing) {
+  const std::string cat = R"({"type":"object","properties":{"kind":{"const":"cat"}},"required":["kind"]})",
+                    dog = R"({"type":"object","properties":{"kind":{"const":"dog"}},"required":["kind"]})";
+  const std::string named = R"("discriminator":{"propertyName":"kind","mapping":{"cat":"#/$defs/Cat"}})";
+  const auto pet = grammar_of(R"({"type":"object",)" + named + R"(,"oneOf":[)" + cat + "," + dog + "]}");
+  BOOST_TEST(accepts(pet, R"({"kind":"cat"})"));
+  BOOST_TEST(!accepts(pet, R"({"kind":"cow"})"));
+  check_refused(R"({"type":"object",)" + named + "}", {"discriminator"});
+}
+
+// As ECMA-262 reads it without the flag u. Spaces are those of ECMA-262 and of Python.
+BOOST_AUTO_TEST_CASE(a_hyphen_beside_a_class_is_itself) {
+  const auto takes = [](const std::string& pattern, const std::string& text) {
+    return accepts(grammar_of(nlohmann::json{{"type", "string"}, {"pattern", pattern}}.dump()),
+                   nlohmann::json(text).dump());
+  };
+  for (const char* text : {"a-b.c", "-", "_."}) BOOST_TEST(takes(R"(^[\w-\.]+$)", text));
+  BOOST_TEST(!takes(R"(^[\w-\.]+$)", "a/b"));
+  for (const char* text : {"+-7", "-"}) BOOST_TEST(takes(R"(^[+-\d]+$)", text));
+  BOOST_TEST(!takes(R"(^[+-\d]+$)", ","));
+  BOOST_TEST(takes(R"(^[^\w-\.]$)", "/"));
+  BOOST_TEST(!takes(R"(^[^\w-\.]$)", "-"));
+  check_refused(R"({"pattern":"[z-a]"})", {"a range in a class"});
+  for (const char* doubtful : {"\uFEFF", "\u0085", "\x1c"})
+    for (const char* pattern : {"^\\s$", "^\\S$", "^[\\s]$", "^[^\\s]$", "^[^\\S]$"})
+      BOOST_TEST(!takes(pattern, doubtful), pattern);
+  for (const char* space : {" ", "\t", "\u00A0"}) {
+    BOOST_TEST((takes("^\\s$", space) && takes("^[^\\S]$", space)));
+    BOOST_TEST((!takes("^\\S$", space) && !takes("^[^\\s]$", space)));
+  }
+}
+
 // take() takes all or nothing.
 BOOST_AUTO_TEST_CASE(bytes_that_do_not_fit_change_nothing) {
   Constraint constraint(compile_constraint(R"({"schema":{"enum":["abc","abd"]}})"), demo_vocabulary().trie());

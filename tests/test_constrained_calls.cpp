@@ -7,6 +7,7 @@
 
 #include "tests/support/constrained_answers.h"
 #include "tests/support/constrained_vocabulary.h"
+#include "tests/support/contains.h"
 #include "tests/support/demo_answers.h"
 #include "tests/support/unwilling_model.h"
 #include "text/call_parser.h"
@@ -89,7 +90,7 @@ void check_calls(const Request& request, const HeardAnswer& answer, const std::s
 BOOST_AUTO_TEST_SUITE(constrained_calls)
 
 BOOST_AUTO_TEST_CASE(calls_have_the_arguments_that_their_schemas_accept) {
-  constexpr size_t kRequests = 7;
+  constexpr size_t kRequests = 8;
   UnwillingModel alone(options_of(1)), together(options_of(8));
   const auto requests = [](const UnwillingModel& model) {
     std::vector<Request> all;
@@ -178,6 +179,50 @@ BOOST_AUTO_TEST_CASE(a_text_holds_no_end_tag_of_its_own) {
     BOOST_TEST(takes(text), text);
   for (const char* text : {"</｜DSML｜parameter >", "</｜DSML｜parameter", "a</｜DSML｜parameter\n>b"})
     BOOST_TEST(!takes(text), text);
+}
+
+// What a strict tool's schema says of texts changes that in nothing: each of its values can be written, whole
+// and as a call that the parser reads.
+BOOST_AUTO_TEST_CASE(a_text_that_a_schema_bounds_may_hold_any_sign) {
+  const auto takes = [](const std::string& schema, const std::string& text, const std::string& name = "a") {
+    const ordered_json parameters{{"type", "object"},
+                                  {"properties", {{name, ordered_json::parse(schema)}}},
+                                  {"required", {name}},
+                                  {"additionalProperties", false}};
+    const ordered_json constraint{{"tools", {{{"name", "f"}, {"strict", true}, {"parameters", parameters}}}},
+                                  {"choice", "f"},
+                                  {"parallel", false}};
+    const std::string call =
+        "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"" + name +
+        "\" string=\"true\">" + text + "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>";
+    Constraint calls(compile_constraint(constraint.dump()), demo_vocabulary().trie());
+    const bool is_taken = calls.take(call) && calls.is_complete();
+    CallParser parser;
+    parser.push(call), parser.finish(false);
+    if (is_taken)
+      BOOST_TEST(parser.found().calls.at(0).arguments ==
+                 (ordered_json{{name, text}}.dump().insert(ordered_json(name).dump().size() + 2, " ")));
+    return is_taken;
+  };
+  for (const char* op : {"<", "<=", "=", ">=", ">", "<</", "</｜DSML｜invoke>"}) BOOST_TEST_CONTEXT(op) {
+      BOOST_TEST(
+          takes(ordered_json{{"enum", {"<", "<=", "=", ">=", ">", "<</", "</｜DSML｜invoke>"}}}.dump(), op));
+      BOOST_TEST(takes(ordered_json{{"enum", {op}}}.dump(), op));
+      BOOST_TEST(takes(R"({"type":"string","minLength":1,"maxLength":100000})", op));
+      BOOST_TEST(takes(R"({"type":"string","pattern":"^.{1,50}$"})", op));
+      BOOST_TEST(takes(R"({"type":"string"})", "x", op));
+    }
+  BOOST_TEST(takes(R"({"pattern":"^[<=>]{1,2}$","type":"string"})", "<>"));
+  BOOST_TEST(!takes(R"({"pattern":"^[<=>]{1,2}$","type":"string"})", "<=>"));
+  BOOST_TEST(!takes(R"({"type":"string","maxLength":3})", "<<<<"));
+  for (const char* schema :
+       {R"({"type":"string","maxLength":90})", R"({"type":"string","pattern":"^.{0,90}$"})"})
+    for (const char* text : {"</｜DSML｜parameter", "a</｜DSML｜parameter >b"})
+      BOOST_TEST(!takes(schema, text));
+  for (const char* name : {"", ">", "a\">b", "\"q\"", "</b>", "a\nb"})
+    BOOST_TEST(takes(R"({"type":"string"})", "x", name));
+  BOOST_CHECK_EXCEPTION(takes(R"({"type":"string"})", "x", "a\" string=\"true\">b"), Error,
+                        [](const Error& error) { return contains(error.what(), "cannot stand in a tag"); });
 }
 
 // The constraint begins behind the thinking, in which marks are no calls.

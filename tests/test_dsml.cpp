@@ -14,14 +14,13 @@
 #include "text/chat_format.h"
 #include "text/completion_parser.h"
 #include "text/dsml.h"
-#include "text/python_json.h"
+#include "text/json.h"
 
 using namespace dsv32;
 
 namespace {
 
 using Ids = std::vector<int32_t>;
-using Json = nlohmann::json;
 using Role = Message::Role;
 
 #define DSML "｜DSML｜"
@@ -44,7 +43,7 @@ const std::vector<const Tokenizer*>& tokenizers() {
   return all;
 }
 
-Message message_of(const Json& json) {
+Message message_of(const ReadJson& json) {
   static const std::map<std::string, Role> roles = {{"system", Role::system},
                                                     {"developer", Role::system},
                                                     {"user", Role::user},
@@ -52,7 +51,7 @@ Message message_of(const Json& json) {
                                                     {"tool", Role::tool}};
   Message message{roles.at(json["role"]), json["content"].is_null() ? "" : json["content"].get<std::string>(),
                   json.value("reasoning_content", "")};
-  for (const Json& call : json.value("tool_calls", Json::array()))
+  for (const ReadJson& call : json.value("tool_calls", ReadJson::array()))
     message.calls.push_back({call["function"]["name"], call["function"]["arguments"], call["id"]});
   return message;
 }
@@ -67,14 +66,14 @@ struct Golden {
 const std::vector<Golden>& goldens() {
   static const std::vector<Golden> all = [] {
     std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "golden/dsml.json");
-    const Json json = Json::parse(file);
+    const ReadJson json = ReadJson::parse(file);
     std::vector<Golden> read;
-    for (const Json& one : json["cases"]) {
+    for (const ReadJson& one : json["cases"]) {
       Golden golden{one["name"],
                     one["thinking"],
                     {},
                     replaced(one["prompt"], "@PREAMBLE@", json["preamble"].get<std::string>())};
-      for (const Json& message : one["messages"]) golden.messages.push_back(message_of(message));
+      for (const ReadJson& message : one["messages"]) golden.messages.push_back(message_of(message));
       if (!one["tools"].is_null()) golden.messages = with_tools(golden.messages, one["tools"]);
       read.push_back(golden);
     }
@@ -157,7 +156,7 @@ BOOST_AUTO_TEST_CASE(nobody_forges_a_mark) {
   for (const Tokenizer* tokenizer : tokenizers()) {
     const ChatFormat chat(*tokenizer);
     const auto marks = [&](const std::string& text) {
-      const std::string quoted = Json(text).dump();
+      const std::string quoted = ReadJson(text).dump();
       std::vector<Message> messages =
           one_call("{" + quoted + ": " + quoted + ", \"b\": [" + quoted + "]}", text);
       messages[1].calls[0].name = text;
@@ -212,7 +211,9 @@ BOOST_AUTO_TEST_CASE(results_that_are_too_few_are_closed_too) {
 }
 
 BOOST_AUTO_TEST_CASE(json_is_written_as_python_writes_it) {
-  const auto dumped = [](const std::string& text) { return parse_python_json(text, "it").dump(); };
+  const auto dumped = [](const std::string& text) {
+    return python_text(parse_outside_json<Json>(text, 128));
+  };
   BOOST_TEST(dumped(" [ 1,{\"b\":2 , \"a\":[ ]} ] ") == R"([1, {"b": 2, "a": []}])");
   BOOST_TEST(dumped(R"({"a":1,"b":2,"a":{"a":3}})") == R"({"a": {"a": 3}, "b": 2})");
   BOOST_TEST(dumped("[1.0,1e2,1E5,-0.0,0.1,1e-4,1e-5,9999999999999998.0,1e16]") ==
@@ -220,7 +221,7 @@ BOOST_AUTO_TEST_CASE(json_is_written_as_python_writes_it) {
   BOOST_TEST(dumped("[18446744073709551615,18446744073709551616,-9223372036854775809,-0]") ==
              "[18446744073709551615, 18446744073709551616, -9223372036854775809, 0]");
   BOOST_TEST(dumped(R"("\u00e9\/\u001f\u007f\ud83d\ude00\"\\\n")") == "\"é/\\u001f\x7f😀\\\"\\\\\\n\"");
-  BOOST_TEST(python_string("a\xff") == "\"a\uFFFD\"");
+  BOOST_TEST(json_text("a\xff") == "\"a\uFFFD\"");
   // An object with many members takes no square of their number.
   std::string large = "{";
   for (int i = 0; i < 200'000; ++i) large += (i ? ", \"" : "\"") + std::to_string(i) + "\": 0";

@@ -182,7 +182,8 @@ BOOST_AUTO_TEST_CASE(metadata_is_described_in_order_and_escaped) {
   writer.add("a", int64_t{-5});
   writer.add("u", UINT64_MAX);
   writer.add("t", true);
-  writer.add("d", 0.5);
+  writer.add("d", 123456789.5);
+  writer.add("f", 16777217.0f / 3);
   writer.add_array("long", std::vector<uint8_t>{1, 2, 3, 4, 5, 6, 7});
   writer.add_array("words", std::vector<std::string>{"p", "\n"});
   const GgufImage image = writer.image();
@@ -190,9 +191,10 @@ BOOST_AUTO_TEST_CASE(metadata_is_described_in_order_and_escaped) {
   std::string lines;
   for (const GgufFile::KeyInfo& row : file.describe_metadata())
     lines += std::string(row.key) + "|" + row.type + "|" + row.value + ";";
-  BOOST_TEST(lines ==
-             "b|string|'x\\e[2J';a|i64|-5;u|u64|18446744073709551615;t|bool|true;d|f64|0.5;"
-             "long|u8[7]|[1, 2, 3, 4, 5, 6, ...];words|string[2]|['p', '\\n'];");
+  BOOST_TEST(
+      lines ==
+      "b|string|'x\\e[2J';a|i64|-5;u|u64|18446744073709551615;t|bool|true;d|f64|123456789.5;f|f32|5592405.5;"
+      "long|u8[7]|[1, 2, 3, 4, 5, 6, ...];words|string[2]|['p', '\\n'];");
 }
 
 BOOST_AUTO_TEST_CASE(tensors_lie_where_they_were_written) {

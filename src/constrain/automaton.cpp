@@ -86,8 +86,8 @@ Automaton::NodeId Automaton::members(std::vector<Member> members, NodeId others,
   return add(std::move(node));
 }
 
-Automaton::NodeId Automaton::up_to(std::string mark, bool may_end) {
-  return add({.kind = Node::Kind::up_to, .flag = may_end, .bytes = std::move(mark)});
+Automaton::NodeId Automaton::up_to(std::string mark) {
+  return add({.kind = Node::Kind::up_to, .bytes = std::move(mark)});
 }
 
 Automaton::NodeId Automaton::placeholder() { return add({.kind = Node::Kind::placeholder}); }
@@ -344,7 +344,7 @@ void Automaton::open(size_t opening) {
       if (node.rest >= 0) open_item(opening, node.rest, separator, static_cast<int32_t>(i) | kHasMember);
       return;
     }
-    case Node::Kind::up_to: may_end_ = may_end_ || node.flag;
+    case Node::Kind::up_to: may_end_ = true;
   }
 }
 

@@ -55,8 +55,8 @@ class Automaton {
   };
   // The members in their order, those that are not required perhaps left out, then any number of `others`.
   NodeId members(std::vector<Member> members, NodeId others, NodeId separator);
-  // Any text up to `mark` and the mark; with `may_end`, the document may also end within the text.
-  NodeId up_to(std::string mark, bool may_end);
+  // Any text up to `mark` and the mark; the document may also end within the text.
+  NodeId up_to(std::string mark);
   // A node that is set later, so that it may contain itself.
   NodeId placeholder();
   void set(NodeId placeholder, NodeId node);
@@ -117,7 +117,6 @@ class Automaton {
   struct Node {
     enum class Kind : uint8_t { one_of, sequence, choice, quoted, bare, list, members, up_to, placeholder };
     Kind kind;
-    bool flag = false;                // of `up_to`: may_end
     std::string bytes = {};           // of `up_to`
     std::vector<Branch> tree = {};    // of `one_of`, the root first
     std::vector<NodeId> parts = {};   // children, of `members` in order

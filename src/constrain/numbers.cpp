@@ -13,8 +13,6 @@ namespace {
 
 using Id = Terms::Id;
 
-constexpr int64_t kMostDigits = 20;  // on either side of the point
-
 // |x|, without zeros at the outer ends; 0 is "0" and "".
 struct Decimal {
   bool is_negative = false;
@@ -51,13 +49,14 @@ class NumberTerms {
  public:
   explicit NumberTerms(Terms& terms) : t_(terms) {}
 
-  Id number(bool is_integer, bool has_bound) {
+  Id number(bool is_integer, int64_t most_digits, bool has_bound) {
     const Id sign = t_.optional(t_.literal("-"));
-    const Id whole = t_.either({t_.literal("0"), t_.sequence(digit('1', '9'), digits(0, kMostDigits - 1))});
+    const int64_t most_more = most_digits == Terms::kNoLimit ? most_digits : most_digits - 1;
+    const Id whole = t_.either({t_.literal("0"), t_.sequence(digit('1', '9'), digits(0, most_more))});
     if (is_integer) return t_.sequence(sign, whole);
     const Id exponent = t_.sequence({t_.character({{'e', 'e'}, {'E', 'E'}}),
                                      t_.optional(t_.character({{'+', '+'}, {'-', '-'}})), digits(1, 2)});
-    return t_.sequence({sign, whole, t_.optional(t_.sequence(t_.literal("."), digits(1, kMostDigits))),
+    return t_.sequence({sign, whole, t_.optional(t_.sequence(t_.literal("."), digits(1, most_digits))),
                         has_bound ? Terms::kEmpty : t_.optional(exponent)});
   }
 
@@ -149,10 +148,23 @@ class NumberTerms {
 
 }  // namespace
 
+bool NumberBound::is_long() const {
+  const Decimal decimal = decimal_of(number);
+  return std::max(decimal.whole.size(), decimal.fraction.size()) > 20;
+}
+
+std::string without_exponent(const std::string& json) {
+  const bool is_number = json.front() == '-' || (json.front() >= '0' && json.front() <= '9');
+  if (!is_number || json.find_first_of("eE") == std::string::npos) return json;
+  const Decimal decimal = decimal_of(json);
+  return (decimal.is_negative ? "-" : "") + decimal.whole +
+         (decimal.fraction.empty() ? "" : "." + decimal.fraction);
+}
+
 Terms::Id number_term(Terms& terms, const NumberKind& kind) {
   NumberTerms of(terms);
   const bool has_bound = !kind.least.empty() || !kind.most.empty();
-  std::vector<Id> all{of.number(kind.is_integer, has_bound)};
+  std::vector<Id> all{of.number(kind.is_integer, kind.most_digits, has_bound)};
   for (const NumberBound& bound : kind.least) all.push_back(of.at_least(bound));
   for (const NumberBound& bound : kind.most) all.push_back(of.at_most(bound));
   return terms.both(all);

@@ -12,14 +12,19 @@ namespace dsv32 {
 struct NumberBound {
   std::string number;  // as JSON writes it
   bool is_exclusive = false;
+  bool is_long() const;  // it has more than 20 digits on a side of the point
 };
 
-// Integers have no fraction and no exponent. Other numbers have up to 20 digits on either side of the point,
-// and an exponent of up to two digits; with a bound they have no exponent.
+// Integers have no fraction and no exponent. Other numbers have an exponent of up to two digits; with a bound
+// they have none.
 struct NumberKind {
   bool is_integer = false;
+  int64_t most_digits = 20;              // on either side of the point
   std::vector<NumberBound> least, most;  // all of them hold
 };
+
+// A number that JSON writes with an exponent, without it; other text as it is.
+std::string without_exponent(const std::string& json);
 
 Terms::Id number_term(Terms& terms, const NumberKind& kind);
 

@@ -14,9 +14,12 @@ using Ranges = std::vector<Range>;
 
 const Ranges kDigits{{'0', '9'}};
 const Ranges kWordCharacters{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-const Ranges kSpaces{{9, 13},          {' ', ' '},       {0xa0, 0xa0},     {0x1680, 0x1680},
-                     {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f},
-                     {0x3000, 0x3000}, {0xfeff, 0xfeff}};
+const Ranges kSpaces{{9, 13},          {' ', ' '},       {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
+                     {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}};
+// With those that are spaces to ECMA-262 or to Python alone, which neither \s nor \S takes.
+const Ranges kPerhapsSpaces{{9, 13},          {0x1c, ' '},      {0x85, 0x85},     {0xa0, 0xa0},
+                            {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f},
+                            {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
 const Ranges kLineEnds{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
 // Reads a pattern from its beginning to its end.
@@ -143,7 +146,7 @@ class PatternReader {
     if (skip("(")) return read_group(depth);
     if (skip("[")) return {read_class()};
     if (skip(".")) return {terms_.character_but(kLineEnds)};
-    if (skip("\\")) return {terms_.character(read_escape(false))};
+    if (skip("\\")) return {terms_.character(read_escape(false, false))};
     const uint32_t code = next_character();
     return {terms_.character({{code, code}})};
   }
@@ -176,35 +179,41 @@ class PatternReader {
     const bool is_negated = skip("^");
     Ranges ranges;
     while (!skip("]")) {
-      const Ranges first = read_class_part();
+      const Ranges first = read_class_part(is_negated);
       ranges.insert(ranges.end(), first.begin(), first.end());
       if (!has('-') || text_.substr(at_).starts_with("-]")) continue;
       ++at_;
-      const Ranges last = read_class_part();
-      if (first.size() != 1 || last.size() != 1 || first[0].first != first[0].last ||
-          last[0].first != last[0].last || first[0].first > last[0].first)
-        fail_at("a range in a class has no right bounds");
+      const Ranges last = read_class_part(is_negated);
+      const auto is_one = [](const Ranges& part) {
+        return part.size() == 1 && part[0].first == part[0].last;
+      };
+      if (!is_one(first) || !is_one(last)) {  // a hyphen beside a class is itself
+        ranges.push_back({'-', '-'});
+        ranges.insert(ranges.end(), last.begin(), last.end());
+        continue;
+      }
+      if (first[0].first > last[0].first) fail_at("a range in a class has no right bounds");
       ranges.push_back({first[0].first, last[0].first});
     }
     return is_negated ? terms_.character_but(ranges) : terms_.character(ranges);
   }
-  Ranges read_class_part() {
+  Ranges read_class_part(bool is_negated) {
     if (at_ >= text_.size()) fail_at("a ] is missing");
-    if (skip("\\")) return read_escape(true);
+    if (skip("\\")) return read_escape(true, is_negated);
     const uint32_t code = next_character();
     return {{code, code}};
   }
 
-  // Behind the backslash.
-  Ranges read_escape(bool is_in_class) {
+  // Behind the backslash; `is_negated`: in a class of what must not come.
+  Ranges read_escape(bool is_in_class, bool is_negated) {
     const uint32_t code = next_character();
     switch (code) {
       case 'd': return kDigits;
       case 'D': return Terms::others_than(kDigits);
       case 'w': return kWordCharacters;
       case 'W': return Terms::others_than(kWordCharacters);
-      case 's': return kSpaces;
-      case 'S': return Terms::others_than(kSpaces);
+      case 's': return is_negated ? kPerhapsSpaces : kSpaces;
+      case 'S': return Terms::others_than(is_negated ? kSpaces : kPerhapsSpaces);
       case 't': return {{'\t', '\t'}};
       case 'n': return {{'\n', '\n'}};
       case 'r': return {{'\r', '\r'}};

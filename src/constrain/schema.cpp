@@ -11,20 +11,22 @@ namespace dsv32 {
 namespace {
 
 constexpr size_t kMostSchemaBytes = size_t{1} << 20;
-constexpr int kMostSchemaDepth = 64;
+constexpr size_t kMostSchemaDepth = 64;
 constexpr int64_t kMostSpread = 200000;  // schemas looked at for all alternatives together
 constexpr size_t kMostChoices = 100;     // that hold for one value
 
-std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-// With integers as integers are written: 1.0 is 1.
-Json written(Json value) {
+// Writes whole numbers of at most 20 digits as integers are written: 1.0 is 1, and 1e16 has 17 digits.
+void write_out_integers(Json& value) {
   if (value.is_structured())
-    for (Json& part : value) part = written(part);
-  if (value.is_number_float())
-    if (const auto number = value.get<double>(); std::trunc(number) == number && std::abs(number) < 0x1p53)
-      return static_cast<int64_t>(number);
-  return value;
+    for (Json& part : value) write_out_integers(part);
+  const double number = value.is_number_float() ? value.get<double>() : 0.5;
+  if (std::trunc(number) != number || std::abs(number) >= 1e20) return;
+  if (std::abs(number) < 0x1p63)
+    value = static_cast<int64_t>(number);
+  else if (number > 0 && number < 0x1p64)
+    value = static_cast<uint64_t>(number);
+  else
+    value = large_number(format("%.0f", number));
 }
 
 // A part of a JSON pointer in a URI's fragment.
@@ -64,29 +66,12 @@ bool asks_nothing(const Json* schema) { return *schema == true || (schema->is_ob
 
 Json parse_bounded_json(std::string_view text, const std::string& name) {
   if (text.size() > kMostSchemaBytes) fail(ErrorKind::usage, name + " has more than 1 MB");
-  constexpr int64_t kMostMembers = 10000;  // to read an object takes the square of their number
-  int64_t depth = 0, n_pairs = 0;
-  std::vector<int64_t> n_members(kMostSchemaDepth + 2);  // by depth
-  bool is_in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (is_in_string && text[i] == '\\')
-      ++i;
-    else if (text[i] == '"')
-      is_in_string = !is_in_string;
-    else if (!is_in_string && (text[i] == '{' || text[i] == '['))
-      n_members[static_cast<size_t>(++depth)] = 0;
-    else if (!is_in_string && text[i] == ':')
-      n_pairs += ++n_members[static_cast<size_t>(std::max<int64_t>(depth, 0))];
-    else if (!is_in_string && (text[i] == '}' || text[i] == ']'))
-      --depth;
-    if (n_pairs > kMostMembers * kMostMembers / 2)
-      fail(ErrorKind::usage, name + " has an object, or several, with too many members: more than 10,000");
-    if (depth > kMostSchemaDepth) fail(ErrorKind::usage, name + " is nested more than 64 levels deep");
-  }
   try {
-    return Json::parse(text);
-  } catch (const Json::exception& error) {
-    fail(ErrorKind::usage, name + " is no JSON: " + visible(error.what(), false, 200));
+    Json json = parse_outside_json<Json>(text, kMostSchemaDepth);
+    write_out_integers(json);
+    return json;
+  } catch (const Error& error) {
+    fail(ErrorKind::usage, name + " cannot be read: " + error.what());
   }
 }
 
@@ -162,7 +147,8 @@ void SchemaReader::finish() {
   }
   for (const Checked& checked : values_) {
     std::vector<std::string> texts = texts_of(checked.values);
-    std::erase_if(texts, [&](const std::string& text) { return !accepts(checked.base, text); });
+    std::erase_if(texts,
+                  [&](const std::string& text) { return !accepts(checked.base, without_exponent(text)); });
     automaton_.set(checked.placeholder, automaton_.one_of(std::move(texts)));
   }
   values_.clear();
@@ -172,7 +158,7 @@ void SchemaReader::finish() {
 std::vector<std::string> SchemaReader::texts_of(const Shape& shape) {
   std::vector<std::string> texts;
   for (const auto& [meaning, value] : *shape.values) {
-    if (shape.types & type_of(*value)) texts.push_back(text_of(written(*value)));
+    if (shape.types & type_of(*value)) texts.push_back(json_text(*value));
     automaton_.work().spend(50 + 2 * std::ssize(meaning));
   }
   return texts;
@@ -234,6 +220,7 @@ SchemaReader::NodeId SchemaReader::values_node(Shape shape) {
   Shape values;
   values.types = shape.types;
   values.values = std::exchange(shape.values, nullptr);
+  shape.number.most_digits = Terms::kNoLimit;
   const NodeId placeholder = automaton_.placeholder();
   values_.push_back({placeholder, shape_node(shape), std::move(values)});
   return placeholder;
@@ -285,8 +272,8 @@ SchemaReader::NodeId SchemaReader::object_node(const Shape& shape) {
                                                    (part.required ? part.required->size() : 0)) +
                               1);
     const NodeId value = node_of(shape.property(name));
-    members.push_back(
-        {automaton_.sequence({automaton_.literal(text_of(name)), colon(), value}), shape.is_required(name)});
+    members.push_back({automaton_.sequence({automaton_.literal(json_text(name)), colon(), value}),
+                       shape.is_required(name)});
   }
   return automaton_.sequence({automaton_.literal("{"),
                               automaton_.members(members, other_member(shape, names), comma()),
@@ -357,6 +344,8 @@ void SchemaReader::add(Shape& shape, const Json& schema) {
   at_ = &schema;
   automaton_.work().spend(20 * std::ssize(schema));
   try {
+    if (&schema != &root_ && schema.contains("$id"))
+      fail(ErrorKind::usage, "$id is supported at the root alone");
     shape.add(automaton_.terms(), schema);
   } catch (const Error& error) {
     refuse(schema, error.what());
@@ -367,7 +356,7 @@ void SchemaReader::add(Shape& shape, const Json& schema) {
 const Json* SchemaReader::referred(const Json& reference) const {
   const std::string text = reference.is_string() ? reference.get<std::string>() : "";
   if (!text.starts_with("#") || (text.size() > 1 && text[1] != '/'))
-    refuse(reference, "$ref refers to " + visible(text_of(reference), false, 60) +
+    refuse(reference, "$ref refers to " + visible(json_text(reference), false, 60) +
                           ", which is not supported; expected # or #/…");
   const Json* at = &root_;
   if (text.size() == 1) return at;
@@ -385,6 +374,8 @@ const Json* SchemaReader::referred(const Json& reference) const {
       next = &(*at)[index];
     if (!next) refuse(reference, "$ref " + visible(text, false, 60) + " points to nothing");
     at = next;
+    if (at->is_object() && at->contains("$id") && at->at("$id").is_string())
+      refuse(*at, "$id is supported at the root alone");
   }
   return at;
 }

@@ -20,23 +20,22 @@ constexpr std::string_view kAnnotations[] = {"title",      "description", "defau
 // Of the value itself, but read elsewhere: SchemaReader.
 constexpr std::string_view kCombining[] = {"$ref", "allOf", "anyOf", "oneOf"};
 
-std::string shown(const Json& value) {
-  return visible(value.dump(-1, ' ', false, Json::error_handler_t::replace), false, 60);
-}
+std::string shown(const Json& value) { return visible(json_text(value), false, 60); }
 
 [[noreturn]] void fail_value(const std::string& keyword, const Json& value, const char* expected) {
   fail(ErrorKind::usage, format("%s is %s, expected %s", keyword.c_str(), shown(value).c_str(), expected));
 }
 
 int64_t count_of(const std::string& keyword, const Json& value) {
-  const double number = value.is_number() ? value.get<double>() : -1;
+  double number = value.is_number() ? value.get<double>() : -1;
+  if (is_large_number(value)) number = json_text(value).front() == '-' ? -1 : kMostCount;
   if (!(number >= 0 && std::trunc(number) == number)) fail_value(keyword, value, "an integer from 0 on");
   return static_cast<int64_t>(std::min(number, static_cast<double>(kMostCount)));
 }
 
 NumberBound bound_of(const std::string& keyword, const Json& value, bool is_exclusive) {
-  if (!value.is_number()) fail_value(keyword, value, "a number");
-  return {value.dump(), is_exclusive};
+  if (type_of(value) != kNumber) fail_value(keyword, value, "a number");
+  return {json_text(value), is_exclusive};
 }
 
 // A type's bit; an integer is a number that is_integer says more of.
@@ -109,6 +108,15 @@ bool has_name(const Json* names, const std::string& name) {
                       *names, [&](const Json& one) { return one.get_ref<const std::string&>() == name; });
 }
 
+void check_bounds(const Shape& shape, Terms& terms) {
+  for (const auto* bounds : {&shape.number.least, &shape.number.most})
+    for (const NumberBound& bound : *bounds)
+      if (bound.is_long() && !terms.is_possible(shape.number_term(terms)))
+        fail(ErrorKind::usage,
+             "the bound " + visible(bound.number, false, 60) +
+                 " has more than 20 digits, and numbers have at most 20 on either side of the point");
+}
+
 // What a keyword adds, beside those of items and properties.
 bool add_keyword(Shape& shape, Terms& terms, const std::string& key, const Json& value) {
   const auto least = [&](int64_t& at) { at = std::max(at, count_of(key, value)); };
@@ -150,15 +158,10 @@ bool add_keyword(Shape& shape, Terms& terms, const std::string& key, const Json&
 }  // namespace
 
 std::string meaning_of(const Json& value) {
-  if (value.is_number_float()) {
-    const auto number = value.get<double>();
-    if (std::trunc(number) == number && std::abs(number) < 0x1p63)
-      return std::to_string(static_cast<int64_t>(number));
-  }
-  if (!value.is_structured()) return value.dump();
+  if (!value.is_structured()) return json_text(value);
   std::vector<std::string> parts;
   for (const auto& [key, part] : value.items())
-    parts.push_back((value.is_object() ? Json(key).dump() : "") + meaning_of(part));
+    parts.push_back((value.is_object() ? json_text(key) : "") + meaning_of(part));
   if (value.is_object()) std::ranges::sort(parts);
   return (value.is_object() ? "{" : "[") + joined(parts, ",") + "]";
 }
@@ -166,10 +169,10 @@ std::string meaning_of(const Json& value) {
 Type type_of(const Json& value) {
   return value.is_null()      ? kNull
          : value.is_boolean() ? kBoolean
-         : value.is_number()  ? kNumber
          : value.is_string()  ? kString
          : value.is_array()   ? kArray
-                              : kObject;
+         : value.is_object()  ? kObject
+                              : kNumber;
 }
 
 void Shape::add(Terms& terms, const Json& schema) {
@@ -186,7 +189,7 @@ void Shape::add(Terms& terms, const Json& schema) {
       own.others = &value;
     else if (key == "required")
       own.required = required_of(value);
-    else if (key == "uniqueItems" && value == false)
+    else if ((key == "uniqueItems" && value == false) || (key == "discriminator" && schema.contains("oneOf")))
       continue;
     else if (!add_keyword(*this, terms, key, value) && std::ranges::count(kAnnotations, key) == 0 &&
              std::ranges::count(kCombining, key) == 0 && !key.starts_with("x-"))
@@ -194,6 +197,7 @@ void Shape::add(Terms& terms, const Json& schema) {
   }
   if (own.properties && !own.properties->is_object())
     fail_value("properties", *own.properties, "an object of schemas");
+  if ((types & kNumber) && !values) check_bounds(*this, terms);
   if (own_items.prefix || own_items.others) items.push_back(own_items);
   if (own.properties || own.others || own.required) properties.push_back(own);
 }

@@ -10,14 +10,11 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "constrain/numbers.h"
 #include "constrain/terms.h"
+#include "text/json.h"
 
 namespace dsv32 {
-
-using Json = nlohmann::ordered_json;  // the order of a schema's properties is that of the answer's
 
 // Kinds of values, a bit each.
 enum Type : unsigned {

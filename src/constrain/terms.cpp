@@ -35,6 +35,28 @@ bool has(const std::vector<Terms::Range>& ranges, uint32_t character) {
   return behind != ranges.begin() && character <= std::prev(behind)->last;
 }
 
+std::u32string characters_of(std::string_view utf8) {
+  std::u32string characters;
+  for (size_t i = 0; i < utf8.size();) {
+    uint32_t code = 0;
+    i += static_cast<size_t>(decode_utf8(utf8, i, &code));
+    characters += static_cast<char32_t>(code);
+  }
+  return characters;
+}
+
+// How many characters of `mark` end a text that ended with `n` of them and went on with `next`.
+int64_t matched(const std::vector<Terms::Range>& mark, int64_t n, uint32_t next) {
+  const auto ends_with = [&](int64_t wanted) {
+    for (int64_t i = 0; i < wanted - 1; ++i)
+      if (mark[static_cast<size_t>(i)] != mark[static_cast<size_t>(n - wanted + 1 + i)]) return false;
+    return mark[static_cast<size_t>(wanted - 1)].first == next;
+  };
+  int64_t wanted = n + 1;
+  while (wanted > 0 && !ends_with(wanted)) --wanted;
+  return wanted;
+}
+
 // The most of a repetition that has been passed once more.
 int64_t one_less(int64_t n) { return n == Terms::kNoLimit ? n : std::max<int64_t>(n - 1, 0); }
 
@@ -48,7 +70,7 @@ Terms::Terms(Work& work) : work_(work) {
 }
 
 Terms::Id Terms::make(Node node) {
-  node.is_finite = node.kind != Kind::repeat || node.most < kNoLimit;
+  node.is_finite = node.kind != Kind::without && (node.kind != Kind::repeat || node.most < kNoLimit);
   for (const Id part : node.parts) {
     node.has_filter |= nodes_[at(part)].has_filter;
     node.is_finite &= nodes_[at(part)].is_finite;
@@ -86,12 +108,7 @@ Terms::Id Terms::one_of(std::vector<std::string_view> utf8) {
   for (const std::string_view text : utf8) {
     if (text.size() > kMostLiteralBytes)
       fail(ErrorKind::usage, "a name or value has more than 1,000 bytes, which is not supported");
-    texts.emplace_back();
-    for (size_t i = 0; i < text.size();) {
-      uint32_t code = 0;
-      i += static_cast<size_t>(decode_utf8(text, i, &code));
-      texts.back() += static_cast<char32_t>(code);
-    }
+    texts.push_back(characters_of(text));
   }
   std::ranges::sort(texts);
   return one_of(texts, 0);
@@ -113,6 +130,12 @@ Terms::Id Terms::one_of(std::span<const std::u32string> texts, size_t depth) {
     texts = texts.subspan(n);
   }
   return either(cases);
+}
+
+Terms::Id Terms::without(std::string_view mark) {
+  Node node{.kind = Kind::without, .takes_empty = true};
+  for (const uint32_t code : characters_of(mark)) node.ranges.push_back({code, code});
+  return make(std::move(node));
 }
 
 Terms::Id Terms::sequence(Id a, Id b) {
@@ -168,7 +191,8 @@ Terms::Id Terms::either(std::vector<Id> terms) {
   return make({.kind = Kind::either, .takes_empty = takes_empty, .parts = std::move(others)});
 }
 
-// Lengths are intersected here, since their product with each other would have many states.
+// Lengths are intersected here, since their product with each other would have many states. A text of any
+// length can do without a mark.
 Terms::Id Terms::both(std::vector<Id> terms) {
   terms = flat(Kind::both, terms);
   Length range{0, kNoLimit};
@@ -187,8 +211,11 @@ Terms::Id Terms::both(std::vector<Id> terms) {
   std::ranges::sort(others);
   if (others.size() == 1) return others.front();
   if (std::ranges::binary_search(others, kEmpty)) return takes_empty ? kEmpty : kNothing;
+  const bool is_plain = others.size() == 2 && std::ranges::all_of(others, [&](Id term) {
+                          return length(term) || nodes_[at(term)].kind == Kind::without;
+                        });
   return make(
-      {.kind = Kind::both, .takes_empty = takes_empty, .has_filter = true, .parts = std::move(others)});
+      {.kind = Kind::both, .takes_empty = takes_empty, .has_filter = !is_plain, .parts = std::move(others)});
 }
 
 Terms::Id Terms::other_than(Id a) {
@@ -249,6 +276,11 @@ Terms::Id Terms::derive(Id term, uint32_t character) {
     case Kind::repeat:
       return sequence(after(node.parts[0], character),
                       repeat(node.parts[0], std::max<int64_t>(node.least - 1, 0), one_less(node.most)));
+    case Kind::without: {
+      const int64_t n = matched(node.ranges, node.least, character);
+      if (n == std::ssize(node.ranges)) return kNothing;
+      return make({.kind = Kind::without, .takes_empty = true, .ranges = node.ranges, .least = n});
+    }
   }
   return kNothing;
 }
@@ -261,6 +293,10 @@ const std::vector<uint32_t>& Terms::borders(Id term) {
   const Node& node = nodes_[at(term)];
   if (node.kind == Kind::character && term != any_character_)
     for (const Range& range : node.ranges) all.insert(all.end(), {range.first, range.last + 1});
+  if (node.kind == Kind::without)
+    for (const Range& range : node.ranges)
+      if (matched(node.ranges, node.least, range.first) > 0)
+        all.insert(all.end(), {range.first, range.first + 1});
   for (const Id part : node.parts) {
     const std::vector<uint32_t>& own = borders(part);
     all.insert(all.end(), own.begin(), own.end());

@@ -48,6 +48,8 @@ class Terms {
   Id character_but(std::vector<Range> ranges) { return character(others_than(std::move(ranges))); }
   static std::vector<Range> others_than(std::vector<Range> ranges);
   Id any() const { return any_; }  // all texts
+  // Texts without `mark`, which is well-formed.
+  Id without(std::string_view mark);
   Id of_length(Length length) { return repeat(any_character_, length.least, length.most); }
   // This text; `utf8` is well-formed. Throws Error{usage} when it has more than kMostLiteralBytes.
   Id literal(std::string_view utf8) { return one_of({utf8}); }
@@ -80,15 +82,25 @@ class Terms {
   static constexpr size_t kMostLiteralBytes = 1000;
 
  private:
-  enum class Kind : uint8_t { nothing, empty, character, sequence, either, both, other_than, repeat };
+  enum class Kind : uint8_t {
+    nothing,
+    empty,
+    character,
+    sequence,
+    either,
+    both,
+    other_than,
+    repeat,
+    without
+  };
   struct Node {
     Kind kind;
     bool takes_empty = false;
     bool has_filter = false;     // an intersection or a complement is in it, so it may have no text
     bool is_finite = true;       // it has a finite number of texts, for certain
     std::vector<Id> parts = {};  // `either` and `both`: ascending; `sequence`: two, the first is no sequence
-    std::vector<Range> ranges = {};
-    int64_t least = 0, most = 0;  // of `repeat`
+    std::vector<Range> ranges = {};  // of `without`: the characters of its mark
+    int64_t least = 0, most = 0;     // of `repeat`; of `without`: least characters of the mark have come
   };
   using Key = std::tuple<Kind, std::vector<Id>, std::vector<Range>, int64_t, int64_t>;
 

@@ -3,6 +3,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "constrain/schema.h"
+#include "text/call_parser.h"
+#include "text/json.h"
 
 namespace dsv32 {
 namespace {
@@ -32,8 +34,7 @@ class ToolGrammar {
     try {
       std::vector<Automaton::Member> members;
       for (const SchemaReader::Property& property : SchemaReader(automaton_, schema).properties()) {
-        if (!can_be_named(property.name))
-          fail(ErrorKind::usage, "the name " + visible(property.name, false, 60) + " cannot stand in a tag");
+        check_name(property.name);
         members.push_back({parameter(property), property.is_required});
       }
       return automaton_.members(members, -1, line_end_);
@@ -48,12 +49,14 @@ class ToolGrammar {
     const NodeId json =
         automaton_.sequence({automaton_.literal("false\">"), SchemaReader(automaton_, any).document(),
                              automaton_.literal(kEndParameter)});
-    const NodeId value =
-        automaton_.choice({automaton_.sequence({automaton_.literal("true\">"), any_text()}), json});
+    const NodeId value = automaton_.choice(
+        {automaton_.sequence({automaton_.literal("true\">"), text(automaton_.terms().any())}), json});
     if (schema.contains("properties") && schema["properties"].is_object()) {
       std::vector<Automaton::Member> members;
-      for (const auto& property : schema["properties"].items())
-        if (can_be_named(property.key())) members.push_back({named(property.key(), value), false});
+      for (const auto& property : schema["properties"].items()) {
+        check_name(property.key());
+        members.push_back({named(property.key(), value), false});
+      }
       return automaton_.members(members, -1, line_end_);
     }
     Terms& terms = automaton_.terms();
@@ -64,9 +67,14 @@ class ToolGrammar {
   }
 
  private:
-  // Whether the parser finds the name in its tag.
-  static bool can_be_named(const std::string& name) {
-    return !name.empty() && name.find_first_of("\"<>\n\r") == std::string::npos;
+  // The parser has to find the name in its tag.
+  static void check_name(const std::string& name) {
+    CallParser parser;
+    parser.push(kBegin + "<｜DSML｜invoke name=\"f\">" + kBeginParameter + name + kNamed + "false\">0" +
+                kEndParameter + kEndInvoke + kEnd);
+    const std::vector<ToolCall>& calls = parser.found().calls;
+    if (calls.size() != 1 || calls[0].arguments != "{" + json_text(name) + ": 0}")
+      fail(ErrorKind::usage, "the name " + visible(name, false, 60) + " cannot stand in a tag");
   }
 
   NodeId named(const std::string& name, NodeId value) {
@@ -84,19 +92,11 @@ class ToolGrammar {
   }
 
   // With its end tag, which CallParser finds also with space before the >: the text holds nothing like it.
-  NodeId any_text() {
-    const std::string begin = kEndParameter.substr(0, kEndParameter.size() - 1);
-    return automaton_.sequence({automaton_.up_to(begin, false), automaton_.literal(">")});
-  }
-
   NodeId text(Terms::Id term) {
     Terms& terms = automaton_.terms();
-    if (term == terms.any()) return any_text();
-    const Terms::Id character = terms.character_but({{'<', '<'}});
-    const std::optional<Terms::Length> length = terms.length(term);
-    const Terms::Id bounded = length ? terms.repeat(character, length->least, length->most)
-                                     : terms.both({term, terms.repeat(character, 0, Terms::kNoLimit)});
-    return automaton_.sequence({automaton_.bare(bounded), automaton_.literal(kEndParameter)});
+    const Terms::Id own =
+        terms.both({term, terms.without(kEndParameter.substr(0, kEndParameter.size() - 1))});
+    return automaton_.sequence({automaton_.bare(own), automaton_.literal(kEndParameter)});
   }
 
   Automaton& automaton_;
@@ -121,7 +121,7 @@ Automaton::NodeId tools_node(Automaton& automaton, const Json& spec) {
     fail(ErrorKind::usage, "tool_choice names " + visible(choice, false, 80) + ", which is no tool");
   const bool is_one = has_name || !spec.at("parallel").get<bool>();
   const NodeId calls = grammar.calls(invokes, is_one ? 1 : Terms::kNoLimit);
-  if (choice == "auto") return automaton.sequence({automaton.up_to(kBegin, true), calls});
+  if (choice == "auto") return automaton.sequence({automaton.up_to(kBegin), calls});
   return automaton.sequence(
       {automaton.choice({automaton.literal(kBegin), automaton.literal("\n\n" + kBegin)}), calls});
 }

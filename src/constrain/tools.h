@@ -7,8 +7,8 @@
 //   </｜DSML｜function_calls>
 //
 // A value with string="true" is text as it is, any other is JSON. A strict tool gets what its schema accepts;
-// a text that the schema bounds has no "<", so that no mark begins within it. Other tools get any values for
-// the parameters that their schemas name.
+// no text holds the beginning of its end tag. Other tools get any values for the parameters that their
+// schemas name.
 #pragma once
 
 #include "constrain/automaton.h"

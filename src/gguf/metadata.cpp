@@ -4,6 +4,7 @@
 // out of range.
 #include "gguf/metadata.h"
 
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -56,14 +57,21 @@ std::string_view next_string(const uint8_t*& data) {
   return text;
 }
 
+// The shortest digits that give the same number.
+template <typename T>
+std::string digits_of(T number) {
+  char text[64];
+  return {text, std::to_chars(text, std::end(text), number).ptr};
+}
+
 // Renders the element at `data` in printable form and moves `data` behind it.
 std::string render_next(ValueType type, const uint8_t*& data, size_t max_chars) {
   if (type == ValueType::string) return "'" + visible(next_string(data), false, max_chars) + "'";
   const uint8_t* here = std::exchange(data, data + info(type).n_bytes);
   switch (type) {
     case ValueType::boolean: return here[0] ? "true" : "false";
-    case ValueType::f32: return format("%g", load<float>(here));
-    case ValueType::f64: return format("%g", load<double>(here));
+    case ValueType::f32: return digits_of(load<float>(here));
+    case ValueType::f64: return digits_of(load<double>(here));
     case ValueType::u64: return format("%llu", ull(load<uint64_t>(here)));
     default: return format("%lld", as_ll(load_integer(type, here)));
   }

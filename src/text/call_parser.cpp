@@ -5,11 +5,12 @@
 #include "text/call_parser.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include "text/python_json.h"
+#include "text/json.h"
 
 namespace dsv32 {
 namespace {
@@ -40,9 +41,20 @@ bool take_last(std::string_view& text, std::string_view word) {
 // `name="NAME"` -> NAME. A quote within the name is part of it, as in DeepSeek's own parser.
 bool take_name(std::string_view attributes, std::string& name) {
   if (!take_first(attributes, "name") || !take_first(attributes, "=")) return false;
-  if (attributes.size() < 3 || attributes.front() != '"' || attributes.back() != '"') return false;
+  if (attributes.size() < 2 || attributes.front() != '"' || attributes.back() != '"') return false;
   name = attributes.substr(1, attributes.size() - 2);
   return true;
+}
+
+// `name="NAME" string="true"` of a parameter's tag.
+bool take_parameter(std::string_view attributes, std::string& name, bool& is_string) {
+  is_string = take_last(attributes, "\"true\"");
+  if (!is_string && !take_last(attributes, "\"false\"")) return false;
+  if (!take_last(attributes, "=")) return false;
+  const size_t n = attributes.size();
+  return take_last(attributes, "string") &&
+         attributes.size() + std::strlen("string") < n &&  // a space is between
+         take_name(attributes, name);
 }
 
 }  // namespace
@@ -108,7 +120,7 @@ bool CallParser::read_invokes() {
 
 bool CallParser::begin_invoke(std::string_view attributes) {
   std::string name;
-  if (!take_name(attributes, name)) return fail_block("a tool call has no name");
+  if (!take_name(attributes, name) || name.empty()) return fail_block("a tool call has no name");
   calls_.push_back({std::move(name), "{"});
   names_.clear();
   return enter(State::parameters);
@@ -124,20 +136,18 @@ bool CallParser::read_parameters() {
   const Match parameter = read_tag(kParameter, attributes);
   if (parameter == Match::yes) return begin_value(attributes);
   if (std::max({end, next, parameter}) == Match::open) return false;
+  if (match(kParameter) == Match::yes)
+    return fail_block("a parameter has no name or does not say whether it is a string");
   if (buffer_[at_] == '{' && names_.empty()) return enter(State::json);
   return fail_block("a tool call holds something other than parameters");
 }
 
 bool CallParser::begin_value(std::string_view attributes) {
-  is_string_ = take_last(attributes, "\"true\"");
-  if (!is_string_ && !take_last(attributes, "\"false\""))
-    return fail_block("a parameter does not say whether it is a string");
   std::string name;
-  if (!take_last(attributes, "=") || !take_last(attributes, "string") || !take_name(attributes, name))
-    return fail_block("a parameter has no name");
+  take_parameter(attributes, name, is_string_);
   std::string& arguments = calls_.back().arguments;
   if (!names_.empty()) arguments += ", ";
-  arguments += python_string(name) + ": ";
+  arguments += json_text(name) + ": ";
   if (!names_.insert(std::move(name)).second) return fail_block("a tool call has a parameter twice");
   scanned_ = at_, is_quoted_ = false;
   return enter(State::value);
@@ -148,7 +158,7 @@ bool CallParser::read_value() {
   if (!read_until(kParameterEnd, value)) return false;
   if (!is_string_) value = without_space(value);
   if (!is_string_ && !nlohmann::json::accept(value)) return fail_block("a parameter's value is no JSON");
-  calls_.back().arguments += is_string_ ? python_string(value) : std::string(value);
+  calls_.back().arguments += is_string_ ? json_text(value) : std::string(value);
   return enter(State::parameters);
 }
 
@@ -194,11 +204,17 @@ CallParser::Match CallParser::match(std::string_view word) const {
 }
 
 // A tag that begins with `word`. If it is all there, `attributes` is what stands between `word` and its >,
-// and at_ is behind it. An opening tag ends at the first > after a quote.
+// and at_ is behind it. An opening tag ends at the first > after a quote; a parameter's, whose name may hold
+// any sign, at the first > behind all its attributes and before its end tag.
 CallParser::Match CallParser::read_tag(std::string_view word, std::string_view& attributes) {
   if (const Match begun = match(word); begun != Match::yes) return begun;
-  const size_t begin = at_ + word.size(), last = at_ + kMaxTagBytes;
-  const bool is_end = word[1] == '/';
+  const bool is_end = word[1] == '/', is_parameter = word == kParameter;
+  const size_t begin = at_ + word.size();
+  size_t last = at_ + kMaxTagBytes;
+  if (is_parameter)
+    last = std::min(last, std::string_view(buffer_).substr(0, last).find(kParameterEnd, begin));
+  std::string name;
+  bool is_string = false;
   for (size_t close = std::max(searched_, begin);; ++close) {
     close = std::min(buffer_.find('>', close), buffer_.size());
     if (close > last) return Match::no;
@@ -209,7 +225,8 @@ CallParser::Match CallParser::read_tag(std::string_view word, std::string_view& 
     if (!is_apart || (is_end && !attributes.empty())) return Match::no;
     searched_ = close;
     if (close == buffer_.size()) return Match::open;
-    if (!is_end && !attributes.ends_with('"')) continue;
+    if (is_parameter ? !take_parameter(attributes, name, is_string) : !is_end && !attributes.ends_with('"'))
+      continue;
     at_ = close + 1;
     return Match::yes;
   }

@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <utility>
 
 #include "base/error.h"
-#include "text/python_json.h"
+#include "text/json.h"
 
 namespace dsv32 {
 namespace {
@@ -78,15 +79,21 @@ class Parts {
   std::vector<PromptPart> parts_;
 };
 
+Json parse(const std::string& text, const char* name) try {
+  constexpr size_t kMostDepth = 128;
+  return parse_outside_json<Json>(text, kMostDepth);
+} catch (const Error& error) {
+  fail(ErrorKind::usage, std::string(name) + " cannot be read: " + error.what());
+}
+
 // One line of JSON for each function.
 std::string functions_of(const std::string& tools) {
   std::string lines;
-  const PythonJson list = parse_python_json(tools, "the list of tools");
-  if (list.kind != PythonJson::Kind::array) fail(ErrorKind::usage, "the list of tools must be a JSON array");
-  for (const PythonJson& tool : list.values) {
-    const PythonJson* function = tool.find("function");
-    if (!function) fail(ErrorKind::usage, "a tool has no field \"function\"");
-    lines += (lines.empty() ? "" : "\n") + function->dump();
+  const Json list = parse(tools, "the list of tools");
+  if (!list.is_array()) fail(ErrorKind::usage, "the list of tools must be a JSON array");
+  for (const Json& tool : list) {
+    if (!tool.contains("function")) fail(ErrorKind::usage, "a tool has no field \"function\"");
+    lines += (lines.empty() ? "" : "\n") + python_text(tool["function"]);
   }
   return lines;
 }
@@ -98,17 +105,16 @@ void add_tools(Parts& parts, const std::string& tools) {
 }
 
 void add_call(Parts& parts, const ToolCall& call) {
-  const PythonJson arguments = parse_python_json(call.arguments, "the arguments of a tool call");
-  if (arguments.kind != PythonJson::Kind::object)
-    fail(ErrorKind::usage, "the arguments of a tool call must be a JSON object");
+  const Json arguments = parse(call.arguments, "the arguments of a tool call");
+  if (!arguments.is_object()) fail(ErrorKind::usage, "the arguments of a tool call must be a JSON object");
   parts.marked("\n<" DSML "invoke name=\"").text(call.name).text("\">\n");
-  for (size_t i = 0; i < arguments.values.size(); ++i) {
-    const PythonJson& value = arguments.values[i];
-    const bool is_string = value.kind == PythonJson::Kind::string;
-    parts.marked(i > 0 ? "\n<" DSML "parameter name=\"" : "<" DSML "parameter name=\"")
-        .text(arguments.keys[i])
-        .text(is_string ? "\" string=\"true\">" : "\" string=\"false\">")
-        .text(is_string ? value.text : value.dump())
+  const char* line_end = "";
+  for (const auto& [name, value] : arguments.items()) {
+    parts.text(std::exchange(line_end, "\n"))
+        .marked("<" DSML "parameter name=\"")
+        .text(name)
+        .text(value.is_string() ? "\" string=\"true\">" : "\" string=\"false\">")
+        .text(value.is_string() ? value.get<std::string>() : python_text(value))
         .marked("</" DSML "parameter>");
   }
   parts.marked("\n</" DSML "invoke>");

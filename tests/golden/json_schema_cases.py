@@ -278,7 +278,7 @@ IMPOSSIBLE = [
 REFUSED = [
     ("a keyword that nobody knows", {"type": "string", "maxlength": 3}, [("", "maxlength")]),
     ("an unknown keyword inside", obj({"a": array({"type": "integer", "minumum": 1})}), [("/properties/a/items", "minumum")]),
-    ("OpenAPI's discriminator", {"oneOf": [STRING, NULL], "discriminator": {"propertyName": "pet"}}, [("", "discriminator")]),
+    ("OpenAPI's discriminator", {"anyOf": [STRING, NULL], "discriminator": {"propertyName": "pet"}}, [("", "discriminator")]),
     ("OpenAPI's nullable", obj({"a": {"type": "string", "nullable": True}}), [("/properties/a", "nullable")]),
     ("draft 7's tuple", {"type": "array", "items": [STRING, INTEGER]}, [("", "items")]),
     ("not inside a property", obj({"a": {"not": STRING}}), [("/properties/a", "not")]),

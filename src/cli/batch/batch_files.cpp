@@ -95,7 +95,7 @@ Json envelope(const BatchItem& item, int status) {
 }  // namespace
 
 std::string answer_line(const BatchItem& item, std::string_view body) {
-  std::string text = json_text(envelope(item, 200));
+  std::string text = shown_json(envelope(item, 200));
   text.resize(text.size() - std::string_view("null}").size() - kNoError.size());
   return text.append(body).append("}").append(kNoError).append("\n");
 }
@@ -105,7 +105,7 @@ std::string failure_line(const BatchItem& item, const Error& error) {
   Json json = envelope(item, status);
   const std::string hint = error.hint().empty() ? "" : "; " + error.hint();
   json["error"] = {{"code", code_of(status)}, {"message", error.what() + hint}};
-  return json_text(json) + "\n";
+  return shown_json(json) + "\n";
 }
 
 BatchInput::BatchInput(BatchSource source, Shard shard) : source_(std::move(source)), shard_(shard) {

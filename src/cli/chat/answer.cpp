@@ -92,7 +92,7 @@ Json AnswerJson::chunk(Json delta) const {
 std::string AnswerJson::end(Json json, const GenerationResult& result) const {
   end_choice(json["choices"][0], result, tokenizer_);
   add_figures(json, result, facts_);
-  return json_text(json);
+  return shown_json(json);
 }
 
 std::string AnswerJson::whole(const GenerationResult& result) const {
@@ -111,11 +111,11 @@ std::string AnswerJson::whole(const GenerationResult& result) const {
 }
 
 std::string AnswerJson::begin() {
-  return std::exchange(has_begun_, true) ? "" : json_text(chunk({{"role", "assistant"}})) + "\n";
+  return std::exchange(has_begun_, true) ? "" : shown_json(chunk({{"role", "assistant"}})) + "\n";
 }
 
 std::string AnswerJson::piece(const char* field, const std::string& text) {
-  return begin() + json_text(chunk({{field, sanitize_utf8(text)}})) + "\n";
+  return begin() + shown_json(chunk({{field, sanitize_utf8(text)}})) + "\n";
 }
 
 std::string AnswerJson::last(const GenerationResult& result) {
@@ -123,7 +123,7 @@ std::string AnswerJson::last(const GenerationResult& result) {
   if (const std::vector<ToolCall>& calls = result.completion.calls; !calls.empty()) {
     Json list = calls_json(calls);
     for (size_t i = 0; i < list.size(); ++i) list[i]["index"] = i;
-    text += json_text(
+    text += shown_json(
                 chunk({{"tool_calls", list}, {"calls_text", sanitize_utf8(result.completion.calls_text)}})) +
             "\n";
   }
@@ -219,7 +219,7 @@ void AnswerPrinter::print_err(const std::string& text, bool is_dim) {
 std::string call_lines(const std::vector<ToolCall>& calls) {
   std::string lines;
   for (const ToolCall& call : calls)
-    lines += R"({"name":)" + json_text(sanitize_utf8(call.name)) + R"(,"arguments":)" +
+    lines += R"({"name":)" + shown_json(sanitize_utf8(call.name)) + R"(,"arguments":)" +
              replaced(replaced(call.arguments, "\n", " "), "\r", " ") + "}\n";
   return lines;
 }

@@ -78,7 +78,7 @@ std::string as_json(const Found& found) {
                  {"subject", sanitize_utf8(found.talk.first_question())}});
   else
     json["damage"] = sanitize_utf8(found.damage);
-  return json_text(json) + "\n";
+  return shown_json(json) + "\n";
 }
 
 // Locks a talk for a change. Throws Error{usage} when a chat holds it.

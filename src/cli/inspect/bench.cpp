@@ -306,7 +306,7 @@ int bench_model_command(const Options& options) {
   sequence->sync(random_tokens(n_prompt, engine->args().vocab_size, rng));
   for (const int64_t context : contexts)
     measured.frontiers.push_back(measure(*engine, sequence, bench, n_prompt, context));
-  write_out(options.json ? json_text(to_json(measured)) + "\n" : table(measured));
+  write_out(options.json ? shown_json(to_json(measured)) + "\n" : table(measured));
   return 0;
 }
 
@@ -315,7 +315,7 @@ int bench_batch_command(const Options& options) {
   together.engine.is_for_all = true;
   BatchBench bench(together);
   if (!options.bench.is_capacity) bench.time();
-  write_out(options.json ? json_text(to_json(bench.residencies())) + "\n"
+  write_out(options.json ? shown_json(to_json(bench.residencies())) + "\n"
                          : tables(bench.residencies(), options.bench.is_capacity));
   return 0;
 }

@@ -72,7 +72,7 @@ void list(const Options& options, CacheDirectory* cache) {
                    as_ll(model.n_segments), static_cast<unsigned long long>(model.n_hits));
   }
   const Json json{{"path", sanitize_utf8(directory_of(options))}, {"bytes", n_bytes}, {"models", array}};
-  write_out(options.json ? json_text(json) + "\n" : text);
+  write_out(options.json ? shown_json(json) + "\n" : text);
 }
 
 // The models whose fingerprint begins with the word, or whose name contains it; without a word all. The
@@ -138,7 +138,7 @@ void show(const Options& options, CacheDirectory* cache) {
           static_cast<unsigned long long>(segment.use.n_hits), visible(words, false, kShownChars).c_str());
     }
   }
-  write_out(options.json ? json_text(array) + "\n" : text);
+  write_out(options.json ? shown_json(array) + "\n" : text);
 }
 
 int verify(const Options& options, CacheDirectory* cache) {
@@ -159,7 +159,7 @@ int verify(const Options& options, CacheDirectory* cache) {
                   {"damaged", found.damaged.size()},
                   {"unreadable", found.n_unreadable},
                   {"damage", damage}};
-  write_out(options.json ? json_text(json) + "\n" : text);
+  write_out(options.json ? shown_json(json) + "\n" : text);
   return found.damaged.empty() && found.n_unreadable == 0 ? 0 : 1;
 }
 
@@ -168,7 +168,7 @@ int shrink(const Options& options, CacheDirectory* cache, uint64_t max_bytes) {
   const Pruned pruned = cache ? prune(*cache, max_bytes) : Pruned{.n_bytes = 0, .is_done = true};
   const uint64_t n_left = cache ? cache->used_bytes() : 0;
   const Json json{{"removed_bytes", pruned.n_bytes}, {"bytes", n_left}};
-  write_out((options.json ? json_text(json)
+  write_out((options.json ? shown_json(json)
                           : human_bytes(pruned.n_bytes) + " removed, " + human_bytes(n_left) + " left") +
             "\n");
   return pruned.is_done ? 0 : 1;
@@ -179,7 +179,7 @@ int shrink(const Options& options, CacheDirectory* cache, uint64_t max_bytes) {
 int cache_command(const Options& options) {
   if (options.command == Command::cache_path) {
     const std::string directory = directory_of(options);
-    write_out((options.json ? json_text({{"path", sanitize_utf8(directory)}}) : directory) + "\n");
+    write_out((options.json ? shown_json({{"path", sanitize_utf8(directory)}}) : directory) + "\n");
     return 0;
   }
   if (options.command == Command::cache_prune && options.words.size() != 1)

@@ -49,7 +49,7 @@ class Report {
 
   int finish(size_t n_tokens) const {
     const Json report{{"passed", all_passed_}, {"tokens", n_tokens}, {"checks", checks_}};
-    if (json_) write_out(json_text(report) + "\n");
+    if (json_) write_out(shown_json(report) + "\n");
     return all_passed_ ? 0 : 1;
   }
 

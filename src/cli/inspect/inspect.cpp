@@ -153,7 +153,7 @@ void check_finite(const std::vector<float>& logits, int64_t vocab_size) {
 
 int inspect_model(const Options& options) {
   const GgufFile file = open_model(options);
-  write_out(options.json ? json_text(model_json(file)) + "\n" : model_text(file));
+  write_out(options.json ? shown_json(model_json(file)) + "\n" : model_text(file));
   return 0;
 }
 
@@ -167,7 +167,7 @@ int inspect_tokens(const Options& options) {
     line += (line.empty() ? "" : " ") + std::to_string(id);
     pieces.push_back(sanitize_utf8(tokenizer->piece(id)));
   }
-  write_out((options.json ? json_text({{"tokens", ids}, {"pieces", pieces}}) : line) + "\n");
+  write_out((options.json ? shown_json({{"tokens", ids}, {"pieces", pieces}}) : line) + "\n");
   return 0;
 }
 
@@ -175,7 +175,7 @@ int inspect_prompt(const Options& options) {
   const PromptText text = read_prompt(options, is_terminal(STDIN_FILENO));
   const Prompt prompt = make_prompt(*find_tokenizer(options), text, options.is_raw, chat_choice(options));
   if (options.json)
-    write_out(json_text({{"prompt", sanitize_utf8(prompt.rendered)}, {"tokens", prompt.ids}}) + "\n");
+    write_out(shown_json({{"prompt", sanitize_utf8(prompt.rendered)}, {"tokens", prompt.ids}}) + "\n");
   else
     write_out(prompt.rendered + (is_terminal(STDOUT_FILENO) ? "\n" : ""));
   return 0;

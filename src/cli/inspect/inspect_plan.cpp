@@ -375,13 +375,13 @@ int inspect_plan(const Options& options) {
   const MeasuredModel model(options);
   try {
     const PlanReport report(model, options);
-    write_out(options.json ? json_text(report.json()) + "\n" : report.text());
+    write_out(options.json ? shown_json(report.json()) + "\n" : report.text());
     return 0;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::memory) throw;
     const std::string hint = options.imagined ? hint_for(model, options, error) : error.hint();
     if (!options.json) throw Error(error.kind(), error.what(), hint);
-    write_out(json_text({{"fits", false}, {"reason", error.what()}, {"hint", hint}}) + "\n");
+    write_out(shown_json({{"fits", false}, {"reason", error.what()}, {"hint", hint}}) + "\n");
     return exit_code(error.kind());
   }
 }

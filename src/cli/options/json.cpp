@@ -9,20 +9,6 @@
 namespace dsv32 {
 namespace {
 
-// The cause of a parse error at byte `at`, in words; "" when none is known.
-std::string cause_of(std::string_view text, size_t at, std::string_view why) {
-  why = why.substr(0, why.find("; last read"));  // the rest quotes the text itself
-  const auto says = [&](std::string_view words) { return why.find(words) != std::string_view::npos; };
-  if (says("surrogate")) return "a text has one half of a character, \\ud800 to \\udfff, without the other";
-  if (says("ill-formed UTF-8")) return "a text has bytes that are no UTF-8";
-  if (says("control character")) return "a text has a control character, expected \\n, \\t or \\u00XX for it";
-  if (at > text.size()) return "it ends too early";
-  const std::string_view rest = text.substr(std::min(text.find_last_of(",:[ \t", at - 1) + 1, at));
-  for (const std::string_view word : {"NaN", "nan", "-NaN", "Infinity", "-Infinity", "inf", "-inf"})
-    if (rest.starts_with(word)) return std::string(word) + " is no number of JSON";
-  return "";
-}
-
 // text[at] is a string's opening quotation mark. Returns the index behind its closing mark.
 size_t end_of_string(std::string_view text, size_t at) {
   for (++at; at < text.size() && text[at] != '"'; ++at) at += text[at] == '\\';
@@ -31,37 +17,7 @@ size_t end_of_string(std::string_view text, size_t at) {
 
 }  // namespace
 
-std::string json_text(const Json& json) {
-  return visible(json.dump(-1, ' ', false, Json::error_handler_t::replace), true);
-}
-
-template <typename Kind>
-Kind parse_outside_json(std::string_view text, int max_depth) {
-  constexpr int64_t kMostMembers =
-      10000;  // where they keep their order, which takes the square of their number
-  int64_t n_pairs = 0;
-  std::vector<int64_t> n_members(static_cast<size_t>(max_depth) + 2);  // by depth
-  const auto check_depth = [&](int depth, typename Kind::parse_event_t event, const Kind&) {
-    if (depth > max_depth) fail(ErrorKind::usage, "the JSON is nested too deeply");
-    if (event == Kind::parse_event_t::object_start) n_members[static_cast<size_t>(depth) + 1] = 0;
-    if (event == Kind::parse_event_t::key) n_pairs += ++n_members[static_cast<size_t>(depth)];
-    if (std::is_same_v<Kind, Json> && n_pairs > kMostMembers * kMostMembers / 2)
-      fail(ErrorKind::usage, "it has an object, or several, with too many members: more than 10,000");
-    return true;
-  };
-  try {
-    return Kind::parse(text, check_depth);
-  } catch (const ReadJson::parse_error& error) {
-    const std::string cause = cause_of(text, error.byte, error.what());
-    fail(ErrorKind::usage,
-         format("invalid JSON at byte %zu%s%s", error.byte, cause.empty() ? "" : ": ", cause.c_str()));
-  } catch (const ReadJson::out_of_range& error) {
-    const std::string_view why = error.what(), number = why.substr(std::min(why.find('\''), why.size()));
-    fail(ErrorKind::usage, "it holds a number that is out of range: " + visible(number, false, 40));
-  }
-}
-template ReadJson parse_outside_json(std::string_view text, int max_depth);
-template Json parse_outside_json(std::string_view text, int max_depth);
+std::string shown_json(const Json& json) { return visible(json_text(json), true); }
 
 std::optional<std::string> salvaged_text(std::string_view text, std::string_view key) {
   const auto next = [&](size_t at) { return std::min(text.find_first_not_of(" \t\r\n", at), text.size()); };
@@ -167,9 +123,7 @@ void JsonFields::read(const GenerationOption& option, GenerationOptions& options
   std::visit(read, option.field(options));
 }
 
-std::string JsonFields::shown(const ReadJson& value) {
-  return visible(value.dump(-1, ' ', false, ReadJson::error_handler_t::replace), false, 40);
-}
+std::string JsonFields::shown(const ReadJson& value) { return visible(json_text(value), false, 40); }
 
 std::vector<std::string> JsonFields::unknown() const {
   std::vector<std::string> names;

@@ -1,4 +1,4 @@
-// JSON: the two kinds of values, and a reader of untrusted objects that checks each field's type and bounds.
+// A reader of untrusted JSON objects that checks each field's type and bounds.
 //
 // In an untrusted object null is the same as absent, and 7.0 is an integer. Errors are Error{usage} that name
 // the field, in a nested object with the outer field's name before it.
@@ -12,27 +12,17 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "engine/request.h"
+#include "text/json.h"
 
 namespace dsv32 {
-
-// Both are nlohmann's, and read and write the same text.
-using ReadJson = nlohmann::json;      // sorted: finds a key fast among many
-using Json = nlohmann::ordered_json;  // keys stay in the order of writing
 
 // Levels of nested JSON in a request: a schema of 64 in a tool in a body.
 inline constexpr int kRequestDepth = 80;
 
 // For output. Characters that a terminal obeys or that hide text are escaped, which leaves it the
 // same JSON; so are bytes that are no UTF-8, by U+FFFD.
-std::string json_text(const Json& json);
-
-// `Kind`: ReadJson or Json. Throws Error{usage} with the cause when `text` is no JSON or nests deeper than
-// `max_depth`: a million levels would take all memory.
-template <typename Kind = ReadJson>
-Kind parse_outside_json(std::string_view text, int max_depth);
+std::string shown_json(const Json& json);
 
 // The text of the field `key` in an object with an error elsewhere. Nothing when the field is missing, is no
 // text, or is there twice.

@@ -52,7 +52,7 @@ void add_field(Json& schema, const std::string& field) {
 }  // namespace
 
 std::string schema_constraint(const Json& schema) {
-  std::string text = R"({"schema":)" + schema.dump() + "}";
+  std::string text = R"({"schema":)" + json_text(schema) + "}";
   check_constraint(text);
   return text;
 }

@@ -71,10 +71,10 @@ Tools make_tools(const Json& list, const std::string& choice, bool is_parallel) 
   if (choice == "required" && list.empty())
     fail(ErrorKind::usage, "tool_choice is required, and there are no tools");
   Tools made;
-  if (!list.empty()) made.json = list.dump();
+  if (!list.empty()) made.json = json_text(list);
   const bool is_strict = std::ranges::any_of(tools, [](const Json& tool) { return tool["strict"] == true; });
   if (list.empty() || (!is_strict && choice == "auto" && is_parallel)) return made;
-  made.constraint = Json{{"tools", std::move(tools)}, {"choice", choice}, {"parallel", is_parallel}}.dump();
+  made.constraint = json_text({{"tools", std::move(tools)}, {"choice", choice}, {"parallel", is_parallel}});
   check_constraint(made.constraint);
   return made;
 }

@@ -155,7 +155,7 @@ int warm_start_command(const Options& options) {
 int warm_status_command(const Options& options) {
   int64_t n = 0;
   const int64_t n_mute = ask_each("status", [&](const std::string&, WarmGreeting& greeting) {
-    write_out((options.json ? json_text(greeting.answer) : status_line(greeting.answer)) + "\n");
+    write_out((options.json ? shown_json(greeting.answer) : status_line(greeting.answer)) + "\n");
     ++n;
   });
   if (n + n_mute == 0) say("no warm process is running");
