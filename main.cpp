@@ -32,11 +32,9 @@ int run_command_of(const Options& options) {
     case Command::inspect_logits: return inspect_logits(options);
     case Command::check: return check_command(options);
     case Command::cache_list:
-    case Command::cache_show:
     case Command::cache_verify:
     case Command::cache_prune:
-    case Command::cache_clear:
-    case Command::cache_path: return cache_command(options);
+    case Command::cache_clear: return cache_command(options);
     case Command::talks_list:
     case Command::talks_delete: return talks_command(options);
     case Command::bench: return bench_model_command(options);

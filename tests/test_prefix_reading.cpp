@@ -394,9 +394,9 @@ BOOST_AUTO_TEST_CASE(a_write_that_hangs_does_not_keep_the_program) {
   const double seconds = seconds_since(start);
   BOOST_TEST(seconds >= 1.9);
   BOOST_TEST(seconds < 20);
-  const uint64_t n_writes = gate.n_writes_done;
+  const uint64_t n_writes = gate.n_steps_done;
   let_go_on(gate);
-  while (gate.n_writes_done < n_writes + 3) std::this_thread::yield();  // of four at least
+  while (gate.n_steps_done < n_writes + 3) std::this_thread::yield();  // of four at least
 }
 
 // Weights that cannot be loaded while a read hangs: the pool stays for it.

@@ -157,7 +157,6 @@ int FileSystem::space(int fd, SpaceInfo& info) {
 }
 
 int FileSystem::try_lock(int fd) { return checked(::flock(fd, LOCK_EX | LOCK_NB)); }
-int FileSystem::unlock(int fd) { return checked(::flock(fd, LOCK_UN)); }
 
 FileSystem& real_file_system() {
   static FileSystem file_system;
@@ -186,7 +185,7 @@ int write_fully(FileSystem& fs, int fd, std::span<const uint8_t> bytes, uint64_t
   int n_stalls = 0;
   while (!bytes.empty()) {
     const ssize_t n = fs.pwrite(fd, bytes.data(), bytes.size(), offset);
-    ++fs.n_writes_done;
+    ++fs.n_steps_done;
     if (n == -EINTR) continue;
     if (n < 0) return static_cast<int>(n);
     const size_t usable = static_cast<size_t>(n) / unit * unit;

@@ -69,9 +69,8 @@ class FileSystem {
   virtual int space(int fd, SpaceInfo& info);
 
   virtual int try_lock(int fd);  // an exclusive flock, without waiting; -EWOULDBLOCK
-  virtual int unlock(int fd);
 
-  std::atomic<uint64_t> n_writes_done{0};  // by write_fully(): shows that a slow write goes on
+  std::atomic<uint64_t> n_steps_done{0};  // of long work, such as write_fully(): shows that it goes on
 };
 
 FileSystem& real_file_system();

@@ -1,50 +1,50 @@
 #include "prefix/prefix_cache.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace dsv32 {
 namespace {
 
-// Seconds from a request to the disk to its first byte.
-constexpr double kReadLatency = 0.02;
-// Bytes a second, assumed of a disk that has not been measured.
-constexpr double kAssumedReadRate = 1e9;
-// One slow read says little about the next: it lowers the estimated rate by at most this factor.
-constexpr double kMostSlowdown = 4;
-constexpr char kSlowDisk[] = "reading from the disk seems slower than computing";
-// Fewer tokens are not read while the speed of computing is unknown.
-constexpr int64_t kLeastTokens = 256;
+// More than keep a disk busy: while some threads read, others verify.
+constexpr size_t kReaders = 8;
+constexpr size_t kMostKeyBytes = size_t{256} << 20;  // of keys that wait in memory
+// Most pages of a job, which holds their keys in memory: 34 MB with V3.2's sizes.
+constexpr size_t kJobPages = 64;
+constexpr size_t kMostPaths = 64;  // that wait until the store is open
 // The timeout of PrefetchPolicy::timeout in seconds, as in HiCache.
 constexpr double kTimeoutBase = 2.0, kTimeoutPerKiTokens = 0.1, kTimeoutMost = 30.0;
-// How long flush() waits for the list of stored segments.
-constexpr std::chrono::seconds kOpening{2};
 constexpr std::chrono::hours kForever{24 * 365};
-// Paths that wait until the store is open.
-constexpr size_t kMostPaths = 64;
+constexpr std::chrono::seconds kOpening{1};  // that a run waits for the list of stored pages
 
 int64_t whole_pages(size_t n_tokens) { return static_cast<int64_t>(n_tokens) / kPageTokens; }
 
-PrefixStoreOptions store_options(const CachePlan& plan, const Hash256& fingerprint,
-                                 const PrefixCacheOptions& options) {
+std::span<const int32_t> page_of(std::span<const int32_t> tokens, size_t page) {
+  return tokens.subspan(page * kPageTokens, kPageTokens);
+}
+
+std::vector<uint8_t*> rows_of(const LatentCache& pool, const PoolPage& page) {
+  std::vector<uint8_t*> rows;
+  for (int64_t layer = 0; layer < pool.plan().n_layers; ++layer) rows.push_back(pool.page_rows(page, layer));
+  return rows;
+}
+
+PageStoreOptions store_options(const CachePlan& plan, const Hash256& fingerprint,
+                               const PrefixCacheOptions& options) {
   return {.directory = options.directory,
-          .salt = options.salt,
-          .sizes = {.fingerprint = fingerprint,
-                    .n_layers = plan.n_layers,
-                    .rows_page_bytes = kPageTokens * plan.layout.row_bytes(),
-                    .keys_page_bytes = plan.layout.key_page_bytes()},
-          .limits = {.max_bytes = options.max_bytes, .min_free_bytes = {}, .policy = options.eviction}};
+          .model_path = options.model_path,
+          .format = {.fingerprint = fingerprint,
+                     .n_layers = plan.n_layers,
+                     .rows_page_bytes = kPageTokens * plan.layout.row_bytes(),
+                     .keys_page_bytes = plan.layout.key_page_bytes()},
+          .limits = {.max_bytes = options.max_bytes, .min_free_bytes = {}}};
 }
 
 }  // namespace
 
 PrefixCache::PrefixCache(std::shared_ptr<LatentCache> pool, Identity identity,
                          const PrefixCacheOptions& options)
-    : pool_(std::move(pool)),
-      options_(options),
-      tree_(*pool_, options.eviction),
-      read_rate_(kAssumedReadRate) {
+    : pool_(std::move(pool)), options_(options), tree_(*pool_, options.eviction) {
   pool_->set_reclaim([this](int64_t n_pages) { return reclaim(n_pages); });
   if (!options.directory.empty()) identity_ = std::move(identity);
   attempt([this] { open_store(); });
@@ -56,67 +56,36 @@ PrefixCache::~PrefixCache() {
   if (is_disowned_ && !was_disowned)
     options_.warn("prefix cache: the model has changed since it was opened; nothing of this run is kept");
   end_reading();
-  if (writer_) writer_->take(true);
-  const bool write_hangs = writer_ && writer_->hangs();
-  if ((!heads_ || heads_->stop()) && !write_hangs && store_) {
-    attempt([this] { keep_speeds(); });
-    store_->record_model(options_.model_path);
-  }
-  if (writer_) writer_->stop(write_hangs ? std::chrono::seconds(0) : Offload::kPatience);
-  if (reader_) {
-    reader_->stop();
-    take_back_reads();
-  }
+  take_back_write(true);
+  if (writer_) writer_->stop(write_hangs_ ? std::chrono::seconds(0) : Offload::kPatience);
+  if (readers_) readers_->stop();
+  take_back_reads();
   pool_->set_reclaim({});
 }
 
-// Opens the store once the fingerprint is known, and attaches the segments listed so far.
+// --- the store -----------------------------------------------------------------------------------
+
+// Begins to open the store once the fingerprint is known, and waits a moment for it; without a thread, opens
+// it here.
 void PrefixCache::open_store() {
   if (is_unidentified() && (fingerprint_ = identity_())) {
-    heads_ = offloaded<HeadReader>(store_options(pool_->plan(), *fingerprint_, options_), *options_.files,
-                                   options_.warn);
-    heads_->begin();
+    writer_ = offloaded<DiskThreads>(1), readers_ = offloaded<DiskThreads>(kReaders);
+    const auto opening = std::make_shared<Opening>();
+    const auto open = [opening, asked = store_options(pool_->plan(), *fingerprint_, options_),
+                       files = options_.files, warn = options_.warn] {
+      or_miss([&] { opening->store = PageStore::open(asked, *files, warn); });
+      opening->is_over = true;
+    };
+    if (!writer_->run(open)) open();
+    opening_ = opening;
+    const bool waits = options_.prefetch == PrefetchPolicy::wait_complete;
+    writer_->wait(waits ? deadline(0) : Clock::now() + kOpening, [&] { return opening->is_over.load(); });
   }
-  take_heads(Clock::now());
-}
-
-void PrefixCache::take_heads(Deadline until) {
-  if (!heads_) return;
-  HeadReader::Told told = heads_->wait_told(until);
-  if (told.store && !store_) {
-    reader_ = offloaded<PageReader>(told.store, pool_);
-    writer_ = offloaded<PageWriter>(told.store, *options_.files, pool_);
-    store_ = std::move(told.store);
-  }
-  if (told.speeds) {
-    former_ = *told.speeds;
-    if (prefill_rate_ == 0) prefill_rate_ = former_.prefill_tokens_per_second;
-    if (former_.read_bytes_per_second > 0) read_rate_ = former_.read_bytes_per_second;
-  }
-  for (const StoredSegment& segment : told.segments) attach(segment);
-  if (!told.is_over) return;
-  heads_.reset(), attached_.clear();
+  if (store_ || !opening_ || !opening_->is_over) return;
+  store_ = opening_->store;
   if (!store_) to_store_.clear();
-  if (const std::vector<int32_t> wanted = std::exchange(prefetched_, {}); !wanted.empty())
-    begin_reading(wanted, 0);
+  if (store_) writer_->run([store = store_] { store->tidy(); });
 }
-
-// The deadline that the first waiting prompt has for its pages; later prompts do not extend it.
-PrefixCache::Deadline PrefixCache::heads_until(int64_t n_tokens) {
-  if (!heads_until_) heads_until_ = deadline(n_tokens);
-  return *heads_until_;
-}
-
-// Behind its parent, which was attached before it.
-void PrefixCache::attach(const StoredSegment& segment) {
-  Attached& behind = attached_[segment.parent];
-  if (segment.first_page == 0) behind = {tree_.root(), 0};
-  const PrefixTree::PageRef last = tree_.attach_behind(behind.last, behind.end_page - segment.first_page,
-                                                       segment.tokens, segment.chain, segment.use);
-  attached_[segment.chain] = {last, segment.first_page + segment.n_pages};
-}
-
-// --- speeds --------------------------------------------------------------------------------------
 
 void PrefixCache::note_prefill(int64_t n_tokens, double seconds) {
   if (n_tokens < kPageTokens || seconds <= 0) return;
@@ -124,53 +93,13 @@ void PrefixCache::note_prefill(int64_t n_tokens, double seconds) {
   prefill_rate_ = prefill_rate_ > 0 ? (prefill_rate_ + rate) / 2 : rate;
 }
 
-double PrefixCache::prefill_seconds(int64_t n_tokens) const {
-  return prefill_rate_ > 0 ? static_cast<double>(n_tokens) / prefill_rate_ : 0;
-}
-
-// Speeds vary from run to run: they are written only when one has changed by more than 20 %.
-void PrefixCache::keep_speeds() {
-  if (!is_storing_ || heads_) return;
-  const bool is_measured = noted_.seconds > 0 || former_.read_bytes_per_second > 0;
-  const CacheSpeeds now{is_measured ? read_rate_ : 0, prefill_rate_};
-  const auto is_like = [](double a, double b) { return std::abs(a - b) <= 0.2 * b; };
-  if (!is_like(now.read_bytes_per_second, former_.read_bytes_per_second) ||
-      !is_like(now.prefill_tokens_per_second, former_.prefill_tokens_per_second))
-    store_->record_speeds(now);
-}
-
-// Adopts a better rate at once, a worse one step by step.
-void PrefixCache::note_reading() {
-  const ReadStats now = store_->read_stats();
-  const double seconds = now.seconds - noted_.seconds,
-               rate = static_cast<double>(now.n_bytes - noted_.n_bytes) / seconds;
-  noted_ = now;
-  if (seconds <= 0 || (seconds < kReadLatency && rate < read_rate_)) return;
-  read_rate_ = std::max(rate, read_rate_ / kMostSlowdown);
-}
-
-// Reading must be quicker than computing, once the speed of computing is known.
-bool PrefixCache::is_worth_reading(int64_t n_tokens, int64_t n_pages) {
-  if (options_.prefetch == PrefetchPolicy::wait_complete) return true;
-  if (options_.least_tokens || prefill_rate_ <= 0) {
-    if (n_tokens >= options_.least_tokens.value_or(kLeastTokens)) return true;
-    why_none_ = "its stored prefix is too short to be worth reading";
-    return false;
-  }
-  const double n_bytes = static_cast<double>(n_pages) * static_cast<double>(store_->sizes().page_bytes());
-  const double seconds = prefill_seconds(n_tokens);
-  if (kReadLatency + n_bytes / read_rate_ < seconds) return true;
-  why_none_ = seconds > kReadLatency ? kSlowDisk : "computing its stored prefix is quicker than reading it";
-  return false;
-}
-
 // For the pages of n_tokens, from now on. Never longer than computing them would take, once that is known.
 PrefixCache::Deadline PrefixCache::deadline(int64_t n_tokens) const {
   if (options_.prefetch == PrefetchPolicy::wait_complete) return Clock::now() + kForever;
   if (options_.prefetch == PrefetchPolicy::best_effort) return Clock::now();
-  double seconds =
-      std::min(kTimeoutMost, kTimeoutBase + kTimeoutPerKiTokens * static_cast<double>(n_tokens) / 1024);
-  if (prefill_rate_ > 0) seconds = std::min(seconds, prefill_seconds(n_tokens));
+  const auto n = static_cast<double>(n_tokens);
+  double seconds = std::min(kTimeoutMost, kTimeoutBase + kTimeoutPerKiTokens * n / 1024);
+  if (prefill_rate_ > 0) seconds = std::min(seconds, n / prefill_rate_);
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
@@ -186,25 +115,26 @@ int64_t PrefixCache::restore(CachedSequence& sequence, Tokens tokens, int64_t n_
   return n;
 }
 
+const char* PrefixCache::why_nothing() const {
+  if (is_unidentified()) return "the model's bytes are still being hashed";
+  if (opening_ && !opening_->is_over) return "the disk did not list its prefixes in time";
+  if (opening_ && !store_) return "the folder of prefixes cannot be used";
+  if (tree_.n_pages() == 0 && (!store_ || store_->n_pages() == 0))
+    return "nothing is stored for this model with these settings";
+  return "no prefix of it is known";
+}
+
 int64_t PrefixCache::try_restore(CachedSequence& sequence, Tokens history, int64_t n_held) {
   locks_[&sequence] = lock_pages(history.first(static_cast<size_t>(n_held)));
   open_store();
-  if (heads_) take_heads(heads_until(std::ssize(history)));
-  prefetched_.clear();
-  why_none_ = is_unidentified()                        ? "the model's bytes are still being hashed"
-              : heads_                                 ? "the disk did not list its prefixes in time"
-              : !options_.directory.empty() && !store_ ? "the folder of prefixes cannot be used"
-              : tree_.n_pages() == 0 ? "nothing is stored for this model with these settings"
-                                     : "no prefix of it is known";
-  pump(false);
+  why_none_ = why_nothing();
+  store_waiting(false);
   const Tokens wanted = history.first(history.size() - 1);
-  if (reading_ && n_wanted(wanted) <= 0 && lacks_pages(wanted)) end_reading();  // this prompt's turn has come
+  if (reading_ && n_wanted(wanted) <= 0 && !stored_behind(wanted, tree_.match(wanted)).empty())
+    end_reading();  // this prompt's turn has come
   begin_reading(wanted, n_held);
-  // A disk that is not read is not measured: raise its rate with each prompt until it is tried again.
-  if (why_none_ == kSlowDisk) read_rate_ *= 2;
   receive(wanted);
-  PrefixTree::Match match = tree_.match(wanted);
-  if (match.n_in_pool() < match.n_pages()) match = tree_.match(first_pages(wanted, match.n_in_pool()));
+  const PrefixTree::Match match = tree_.match(wanted);
   if (match.n_tokens > 0) use(match);
   if (match.n_tokens <= n_held) return n_held;
   std::vector<PoolPage> pages;
@@ -218,11 +148,9 @@ int64_t PrefixCache::try_restore(CachedSequence& sequence, Tokens history, int64
 
 void PrefixCache::use(const PrefixTree::Match& match) {
   tree_.use(match);
-  std::vector<Hash256> segments;
-  for (const PrefixPage& page : match.pages)
-    if (page.disk.is_there() && (segments.empty() || segments.back() != page.disk.segment))
-      segments.push_back(page.disk.segment);
-  if (store_) store_->record_use(segments);
+  std::vector<PageHash> path;
+  for (const PrefixPage& page : match.pages) path.push_back(page.hash);
+  if (store_) store_->record_use(path);
 }
 
 // Locks only the whole pages of a sequence against eviction. Once the tree has evicted the page after them,
@@ -238,35 +166,33 @@ void PrefixCache::remember(const CachedSequence& sequence, Tokens history) {
     const int64_t n_pages = whole_pages(history.size());
     if (n_pages == 0) return;
     const Tokens path = first_pages(history, n_pages);
-    std::vector<PrefixPage> pages;
-    for (int64_t i = 0; i < n_pages; ++i) pages.push_back({.pool = sequence.page(i), .disk = {}});
+    std::vector<PoolPage> pages;
+    for (int64_t i = 0; i < n_pages; ++i) pages.push_back(sequence.page(i));
     tree_.insert(path, pages);
     locks_[&sequence] = lock_pages(path);
     open_store();
-    if (!is_storing_ || !(store_ ? store_->can_write() : is_unidentified() || heads_)) return;
+    if (!is_storing_ || (store_ ? !store_->can_write() : !is_opening())) return;
     std::erase_if(to_store_, [&](const std::vector<int32_t>& shorter) {
       return shorter.size() <= path.size() && std::equal(shorter.begin(), shorter.end(), path.begin());
     });
     if (!store_ && to_store_.size() == kMostPaths) to_store_.pop_front();
     to_store_.emplace_back(path.begin(), path.end());
-    if (options_.write != WritePolicy::write_back) pump(false);
+    store_waiting(false);
   });
 }
 
 bool PrefixCache::tend() {
-  if (!heads_ && to_store_.empty() && !(writer_ && writer_->is_busy())) return false;
   attempt([this] {
     open_store();
-    if (options_.write != WritePolicy::write_back) pump(false);
+    store_waiting(false);
   });
-  return heads_ || is_unidentified() || (writer_ && writer_->is_busy());
+  return writing_ || (is_opening() && (opening_ || !to_store_.empty()));
 }
 
 void PrefixCache::flush() {
   attempt([this] {
     open_store();
-    if (!to_store_.empty()) take_heads(Clock::now() + kOpening);
-    pump(true);
+    store_waiting(true);
   });
 }
 
@@ -275,21 +201,316 @@ void PrefixCache::flush() {
 // whose read is cancelled computes instead.
 int64_t PrefixCache::reclaim(int64_t n_pages) {
   int64_t n = take_back_reads();
-  const int64_t n_at_first = tree_.n_pool_pages();
+  const int64_t n_at_first = tree_.n_pages();
   bool is_taken = store_ && store_->can_write() && options_.write == WritePolicy::write_back;
-  if (n < n_pages && is_taken)
-    attempt([&] {
-      tree_.evict_pool(n_pages - n, [&](Tokens leaving) { is_taken = is_taken && store_leaving(leaving); });
-    });
-  n += n_at_first - tree_.n_pool_pages();
-  n += tree_.evict_pool(n_pages - n);
+  const auto store_path = [&](const PageHash& last, Tokens path) {
+    if (is_taken && !store_->has(last)) is_taken = store_leaving(last, path);
+  };
+  if (n < n_pages && is_taken) attempt([&] { tree_.evict(n_pages - n, store_path); });
+  n += n_at_first - tree_.n_pages();
+  n += tree_.evict(n_pages - n);
   if (n == 0 && !reads_.empty()) {
     end_reading();
-    if (reader_->wait_idle()) n = take_back_reads();
+    read_hangs_ = !readers_->wait(Clock::now() + (read_hangs_ ? std::chrono::seconds(0) : Offload::kPatience),
+                                  [&] { return n += take_back_reads(), reads_.empty(); });
   }
-  if (n == 0 && writer_)
-    if (const std::unique_ptr<StoreJob> done = take_back_write(true)) n = std::ssize(done->pages);
+  return n > 0 ? n : take_back_write(true);
+}
+
+// --- reading: reserves pages of the pool, asks the disk, inserts what has come in time into the tree -----
+
+size_t PrefixCache::ReadJob::n_there() const {
+  size_t n = n_taken;
+  while (n < pages.size() && pages[n].state == PageRead::there) ++n;
   return n;
+}
+
+bool PrefixCache::ReadJob::is_over() const {
+  const size_t n = n_there();
+  return n == pages.size() || pages[n].state == PageRead::failed;
+}
+
+void PrefixCache::prefetch(Tokens tokens, Runs decoded) {
+  if (tokens.empty()) return;
+  attempt([&] { begin_reading(pool_->history(tokens.first(tokens.size() - 1), decoded), 0); });
+}
+
+// The pages on disk that follow the whole pages of `wanted` in memory.
+std::vector<PageHash> PrefixCache::stored_behind(Tokens wanted, const PrefixTree::Match& match) const {
+  std::vector<PageHash> stored;
+  const auto first = static_cast<size_t>(match.n_whole());
+  PageHash hash = first > 0 ? match.pages[first - 1].hash : PageHash{};
+  for (size_t i = first; store_ && (i + 1) * kPageTokens <= wanted.size(); ++i) {
+    hash = next_hash(hash, page_of(wanted, i));
+    if (!store_->has(hash)) break;
+    stored.push_back(hash);
+  }
+  return stored;
+}
+
+// Begins to read the pages of `wanted` that the pool lacks, as many as it has room for.
+void PrefixCache::begin_reading(Tokens wanted, int64_t n_held) {
+  if (!store_ || reading_) return;
+  take_back_reads();
+  const PrefixTree::Match match = tree_.match(wanted);
+  const std::vector<PageHash> stored = stored_behind(wanted, match);
+  const Tokens path = first_pages(wanted, match.n_whole() + std::ssize(stored));
+  if (stored.empty() || std::ssize(path) <= n_held) return;
+  const auto job = std::make_shared<ReadJob>();
+  job->path.assign(path.begin(), path.end());
+  job->first_page = match.n_whole();
+  job->lock = lock_pages(first_pages(path, match.n_whole()));
+  for (const PageHash& hash : stored) job->pages.emplace_back(PrefixPage{{}, hash});
+  reads_.push_back(job);
+  try {
+    for (PageRead& read : job->pages) {
+      const std::optional<PoolPage> taken = pool_->take_page();
+      if (!taken) break;
+      read.page.pool = *taken;
+    }
+    while (!job->pages.empty() && !job->pages.back().page.pool.is_there()) job->pages.pop_back();
+    why_none_ = job->pages.empty() ? "the context has no room for its stored prefix"
+                                   : "the system gave no thread to read it";
+    if (ask(job)) return void(reading_ = job);
+  } catch (...) {
+    give_up(*job);
+    throw;
+  }
+  give_up(*job);
+}
+
+// Gives pages to the threads, as many as may have keys in memory. False: none.
+bool PrefixCache::ask(const std::shared_ptr<ReadJob>& job) {
+  const auto n_keys = static_cast<size_t>(pool_->plan().n_layers * pool_->plan().layout.key_page_bytes());
+  const size_t n_ahead = std::max<size_t>(1, kMostKeyBytes / std::max<size_t>(1, n_keys));
+  for (; job->n_asked < std::min(job->pages.size(), job->n_taken + n_ahead); ++job->n_asked) {
+    const auto read_page = [job, n_keys, store = store_, pool = pool_, i = job->n_asked] {
+      PageRead& read = job->pages[i];
+      PageRead::State state = PageRead::waiting;
+      if (!read.state.compare_exchange_strong(state, PageRead::reading)) return;
+      const bool is_there = or_miss([&] {
+        read.keys.resize(n_keys);
+        const Tokens tokens = page_of(job->path, static_cast<size_t>(job->first_page) + i);
+        return store->load(read.page.hash, tokens, {rows_of(*pool, read.page.pool), read.keys.data()});
+      });
+      read.state = is_there ? PageRead::there : PageRead::failed;
+    };
+    if (!readers_->run(read_page)) break;
+  }
+  return job->n_asked > 0;
+}
+
+// How many pages of the current read `wanted` can use.
+int64_t PrefixCache::n_wanted(Tokens wanted) const {
+  const int64_t n_common = std::ranges::mismatch(reading_->path, wanted).in1 - reading_->path.begin();
+  return std::min((n_common + kPageTokens - 1) / kPageTokens - reading_->first_page,
+                  std::ssize(reading_->pages));
+}
+
+// Waits for more pages, at most until `until`, and hands those that came, with their keys, to the device.
+void PrefixCache::take_pages(Deadline until) {
+  ReadJob& job = *reading_;
+  readers_->wait(until, [&] { return job.is_over() || job.n_there() > job.n_taken; });
+  std::vector<PoolPage> pages;
+  std::vector<std::vector<uint8_t>> keys;
+  for (size_t i = job.n_taken; i < job.n_there(); ++i) {
+    pages.push_back(job.pages[i].page.pool);
+    keys.push_back(std::move(job.pages[i].keys));
+  }
+  if (pages.empty()) return;
+  pool_->publish(pages, keys);
+  job.n_taken += pages.size();
+  ask(reading_);
+}
+
+// Takes keys as they come, because reading pauses while many wait. Leaves another prompt's read alone as long
+// as that prompt may want it; a prompt that needs nothing from the disk does not wait for its turn.
+PrefixCache::Readiness PrefixCache::readiness(Tokens tokens, Runs decoded) {
+  Readiness readiness = Readiness::is_ready;
+  attempt([&] {
+    const std::vector<int32_t> wanted =
+        pool_->history(tokens.first(tokens.size() - std::min<size_t>(tokens.size(), 1)), decoded);
+    begin_reading(wanted, 0);
+    if (!reading_) return;
+    const int64_t n = n_wanted(wanted);
+    if (n <= 0) {
+      if (!stored_behind(wanted, tree_.match(wanted)).empty()) readiness = Readiness::waits_for_it;
+      return;
+    }
+    if (!reading_->until) reading_->until = deadline(std::ssize(reading_->pages) * kPageTokens);
+    take_pages(Clock::now());
+    if (static_cast<int64_t>(reading_->n_taken) < n && !reading_->is_over() &&
+        Clock::now() < *reading_->until)
+      readiness = Readiness::is_read;
+  });
+  return readiness;
+}
+
+// Takes the pages of the current read that `wanted` can use and that come before the deadline.
+void PrefixCache::receive(Tokens wanted) {
+  const int64_t n = reading_ ? n_wanted(wanted) : 0;
+  if (n <= 0) return;
+  const Deadline until = reading_->until.value_or(deadline(n * kPageTokens));
+  bool has_failed = false;
+  try {
+    take_pages(Clock::now());
+    for (size_t n_known = SIZE_MAX;
+         static_cast<int64_t>(reading_->n_taken) < n && reading_->n_taken != n_known;) {
+      n_known = reading_->n_taken;
+      take_pages(until);
+    }
+    has_failed = reading_->is_over();
+    std::vector<PoolPage> pages(static_cast<size_t>(reading_->first_page));  // which the tree has
+    for (size_t i = 0; i < reading_->n_taken; ++i) pages.push_back(reading_->pages[i].page.pool);
+    tree_.insert(first_pages(reading_->path, std::ssize(pages)), pages);
+  } catch (...) {
+    end_reading();
+    throw;
+  }
+  end_reading();
+  why_none_ = has_failed ? "its stored prefix is damaged or cannot be read"
+                         : "the disk did not give its stored prefix in time";
+}
+
+void PrefixCache::end_reading() {
+  if (!reading_) return;
+  ++n_reads_ended_;
+  give_up(*std::exchange(reading_, nullptr));
+}
+
+// Reads that have not begun never begin.
+void PrefixCache::give_up(ReadJob& job) {
+  for (PageRead& page : job.pages) {
+    PageRead::State state = PageRead::waiting;
+    page.state.compare_exchange_strong(state, PageRead::failed);
+  }
+  job.is_given_up = true;
+  job.lock.reset();
+  take_back_reads();
+}
+
+// Releases the pages of jobs that were given up, except those that a thread may still write to, and returns
+// how many. Sequences and the tree have their own shares of pages.
+int64_t PrefixCache::take_back_reads() {
+  int64_t n = 0;
+  std::erase_if(reads_, [&](const std::shared_ptr<ReadJob>& job) {
+    bool is_idle = job->is_given_up;
+    for (PageRead& read : job->pages) {
+      if (!job->is_given_up) break;
+      if (read.state == PageRead::reading)
+        is_idle = false;
+      else if (read.page.pool.is_there())
+        pool_->release(std::exchange(read.page.pool, {})), ++n;
+    }
+    return is_idle;
+  });
+  return n;
+}
+
+// --- storing: paths that wait become jobs of the writer, one at a time ----------------------------------
+
+void PrefixCache::stop_storing() {
+  is_storing_ = false;
+  to_store_.clear();
+}
+
+// Gives the writer its next job, unless write-back lets it wait; `waits`: waits for it, and goes on until no
+// job is left. Asks for the identity after the pages were computed, so the pages belong to the bytes that
+// were hashed.
+void PrefixCache::store_waiting(bool waits) {
+  while (store_) {
+    take_back_write(waits);
+    if (write_hangs_) return stop_storing();
+    if (writing_ || (options_.write == WritePolicy::write_back && !waits)) return;
+    const std::optional<Hash256> now = to_store_.empty() ? fingerprint_ : identity_();
+    if (!now) return;
+    if (now != fingerprint_) disown();
+    const std::shared_ptr<StoreJob> job = next_job();
+    if (!job) return;
+    const auto write = [job, store = store_, pool = pool_] {
+      job->is_complete = or_miss([&] {
+        std::vector<std::vector<uint8_t*>> rows;
+        std::vector<NewPage> pages;
+        for (size_t i = 0; i < job->pages.size(); ++i) {
+          rows.push_back(rows_of(*pool, job->pages[i].pool));
+          const PageHash& parent = i > 0 ? job->pages[i - 1].hash : job->parent;
+          pages.push_back(
+              {{parent, job->pages[i].hash}, page_of(job->tokens, i), {rows[i], job->keys[i].data()}});
+        }
+        return store->store(pages) == std::ssize(pages);
+      });
+      job->is_done = true;
+    };
+    for (const PrefixPage& page : job->pages) pool_->retain(page.pool);
+    writing_ = job;
+    if (!or_miss([&] { return writer_->run(write); })) job->is_done = true;
+  }
+}
+
+// Takes the finished job back; `waits`: waits for it, as long as something is written every 2 s. Returns how
+// many pages were released.
+int64_t PrefixCache::take_back_write(bool waits) {
+  const auto is_done = [this] { return !writing_ || writing_->is_done; };
+  while (waits && !write_hangs_ && !is_done()) {
+    const uint64_t n_seen = options_.files->n_steps_done;
+    write_hangs_ =
+        !writer_->wait(Clock::now() + Offload::kPatience, is_done) && n_seen == options_.files->n_steps_done;
+  }
+  if (!writing_ || !is_done()) return 0;
+  const std::shared_ptr<StoreJob> job = std::exchange(writing_, nullptr);
+  for (const PrefixPage& page : job->pages) pool_->release(page.pool);
+  if (!job->is_complete) to_store_.clear();  // what the disk refuses is not offered again
+  return std::ssize(job->pages);
+}
+
+// The first run of pages that are in memory and not on disk; null: there is none.
+std::shared_ptr<PrefixCache::StoreJob> PrefixCache::next_job() {
+  for (; !to_store_.empty(); to_store_.pop_front()) {
+    const PrefixTree::Match match = tree_.match(to_store_.front());
+    const auto n_pages = static_cast<size_t>(match.n_whole());
+    const auto is_stored = [&](size_t i) { return store_->has(match.pages[i].hash); };
+    size_t first = 0;
+    while (first < n_pages && is_stored(first)) ++first;
+    size_t end = first;
+    while (end < n_pages && end < first + kJobPages && !is_stored(end)) ++end;
+    if (first == end) continue;
+    const auto job = std::make_shared<StoreJob>();
+    if (first > 0) job->parent = match.pages[first - 1].hash;
+    job->pages.assign(match.pages.begin() + first, match.pages.begin() + end);
+    const Tokens tokens = Tokens(to_store_.front()).subspan(first * kPageTokens, (end - first) * kPageTokens);
+    job->tokens.assign(tokens.begin(), tokens.end());
+    std::vector<PoolPage> in_pool;
+    for (const PrefixPage& page : job->pages) in_pool.push_back(page.pool);
+    job->keys = pool_->download_keys(in_pool);
+    return job;
+  }
+  return nullptr;
+}
+
+// Stores a path whose last page would be lost, ahead of all that wait, while the request that needs its
+// memory waits. False when the disk did not take it.
+bool PrefixCache::store_leaving(const PageHash& last, Tokens path) {
+  std::list<std::vector<int32_t>> others{{path.begin(), path.end()}};
+  others.swap(to_store_);
+  store_waiting(true);
+  to_store_.splice(to_store_.end(), others);
+  return store_->has(last);
+}
+
+void PrefixCache::disown() {
+  is_disowned_ = true;
+  stop_storing();
+  take_back_write(true);
+  if (store_) store_->take_back();
+}
+
+// Pages that this run stored after damaged ones are worthless too: discards all pages of the path, and stores
+// nothing more.
+void PrefixCache::distrust(Tokens history) {
+  stop_storing();
+  take_back_write(true);
+  for (const PrefixPage& page : tree_.match(history).pages)
+    if (store_) store_->discard(page.hash);
 }
 
 }  // namespace dsv32

@@ -1,9 +1,9 @@
-// Prefixes that outlive their sequence and process: the tree that lists them, the store on disk, and the
+// Prefixes that outlive their sequence and process: the tree of those in memory, the store on disk, and the
 // transfers between disk and pool.
 //
-// restore() gives a prompt pages that it need not compute; remember() takes the pages that it has computed. A
-// failure of the disk, or a lack of memory or threads, is a miss. All functions are for the computing thread;
-// other threads read and write.
+// restore() gives a prompt pages that it need not compute; remember() takes the pages that it has computed.
+// In memory a prefix ends at any token, on disk at the end of a page. A failure of the disk, or a lack of
+// memory or threads, is a miss. All functions are for the computing thread; other threads read and write.
 //
 // Where the roles' bits differ, tree and store hold histories (CachedSequence::history) in place of tokens: a
 // prompt finds a row that decode made only if it says that decode made it.
@@ -12,9 +12,8 @@
 // whole pages are remembered; a page is stored after the pages before it.
 #pragma once
 
-#include <chrono>
+#include <atomic>
 #include <list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,10 +22,10 @@
 
 #include "base/error.h"
 #include "context/latent_cache.h"
+#include "prefix/disk_threads.h"
+#include "prefix/page_store.h"
 #include "prefix/prefix_cache_options.h"
-#include "prefix/prefix_store.h"
 #include "prefix/prefix_tree.h"
-#include "prefix/store_threads.h"
 
 namespace dsv32 {
 
@@ -38,8 +37,7 @@ class PrefixCache {
   // Until `identity` returns a fingerprint, and without a usable directory (after one warning), prefixes are
   // kept only in memory.
   PrefixCache(std::shared_ptr<LatentCache> pool, Identity identity, const PrefixCacheOptions& options);
-  // Stores the paths that wait. The sequences may be closed already. A thread whose read or write hangs is
-  // left behind, and keeps the pool.
+  // Stores the paths that wait. The sequences may be closed already.
   ~PrefixCache();
 
   using Tokens = std::span<const int32_t>;
@@ -59,7 +57,7 @@ class PrefixCache {
   uint64_t n_changes() const { return n_reads_ended_ + tree_.n_changes(); }
 
   // `sequence` holds the first n_held of `tokens`, made by either role. Extends it to a longer prefix if one
-  // is known and worth reading, but never to the last token. Returns how many tokens it holds.
+  // is known, but never to the last token. Returns how many tokens it holds.
   int64_t restore(CachedSequence& sequence, Tokens tokens, int64_t n_held, Runs decoded = {});
 
   // Cancels the current read; a request that still needs it must ask again.
@@ -68,31 +66,25 @@ class PrefixCache {
   // `sequence` begins with this history: adds its whole pages to the tree, and stores them by the write
   // policy.
   void remember(const CachedSequence& sequence, Tokens history);
+  void forget(const CachedSequence& sequence);  // to be called before the sequence is closed
 
-  // To be called before the sequence is closed.
-  void forget(const CachedSequence& sequence);
-
-  // Notes the speed of computing, with which restore() compares that of a read.
+  // Notes the speed of computing, which bounds how long a prompt waits for the disk.
   void note_prefill(int64_t n_tokens, double seconds);
 
-  // The logits after this history were not finite: removes its segments from the disk, and stores nothing
-  // more.
+  // The logits after this history were not finite: removes its pages from the disk, and stores nothing more.
   void distrust(Tokens history);
-
   // The model has changed: removes everything that this object stored, and stores nothing more.
   void disown();
 
   // Opens the store and gives the writer its next job, while no request calls. Returns whether more is left.
   bool tend();
-
   // Waits until everything that is to be stored is on the disk, or has failed.
   void flush();
 
-  // Why the last restore() added nothing, as half a sentence; empty: it added pages.
+  // Why the last restore() added nothing, as half a sentence for the user; empty: it added pages.
   const char* why_none() const { return why_none_; }
-
-  ReadStats read_stats() const { return store_ ? store_->read_stats() : ReadStats{}; }
   const PrefixTree& tree() const { return tree_; }
+  const PageStore* store() const { return store_.get(); }          // null: no disk, or not open yet
   bool is_unidentified() const { return identity_ && !fingerprint_; }  // the disk waits for the identity
 
  private:
@@ -105,85 +97,80 @@ class PrefixCache {
     or_miss<Error>(body, &why_none_);
   }
 
+  bool is_opening() const { return identity_ && !(opening_ && opening_->is_over); }
   void open_store();
-  void take_heads(Deadline until);
-  Deadline heads_until(int64_t n_tokens);
-  void attach(const StoredSegment& segment);
-
-  void note_reading();
-  void keep_speeds();
-  bool is_worth_reading(int64_t n_tokens, int64_t n_pages);
   Deadline deadline(int64_t n_tokens) const;
-  double prefill_seconds(int64_t n_tokens) const;
+  const char* why_nothing() const;
 
   int64_t try_restore(CachedSequence& sequence, Tokens history, int64_t n_held);
   PrefixTree::Lock lock_pages(Tokens tokens);
   void use(const PrefixTree::Match& match);
   int64_t reclaim(int64_t n_pages);
 
-  // prefix_cache_reading.cpp
+  struct Opening {
+    std::shared_ptr<PageStore> store;  // null: it cannot be opened
+    std::atomic<bool> is_over = false;
+  };
+  // A page being read. While its state is `reading`, its keys and its rows in the pool belong to a thread.
+  struct PageRead {
+    enum State { waiting, reading, there, failed };
+    PrefixPage page;
+    std::vector<uint8_t> keys = {};  // [n_layers, key_page_bytes], from when it is read until they are taken
+    std::atomic<State> state = waiting;
+  };
+  // The read of a path's pages from first_page on.
+  struct ReadJob {
+    std::vector<int32_t> path;  // tokens of whole pages
+    int64_t first_page = 0;
+    std::deque<PageRead> pages;
+    size_t n_asked = 0, n_taken = 0;  // pages, from the front: given to the threads; that the device has
+    PrefixTree::Lock lock;            // of the pages ahead
+    std::optional<Deadline> until;    // prompts wait until then; nothing: none waits yet
+    bool is_given_up = false;
+    size_t n_there() const;
+    bool is_over() const;  // no more will come: all are there, or the next failed
+  };
+  // A run of consecutive pages that is being stored.
+  struct StoreJob {
+    PageHash parent{};
+    std::vector<PrefixPage> pages;
+    std::vector<int32_t> tokens;             // [pages, kPageTokens]
+    std::vector<std::vector<uint8_t>> keys;  // [pages][n_layers, key_page_bytes]
+    std::atomic<bool> is_done = false, is_complete = false;
+  };
+
+  std::vector<PageHash> stored_behind(Tokens wanted, const PrefixTree::Match& match) const;
   void begin_reading(Tokens wanted, int64_t n_held);
-  bool ask_for(const std::shared_ptr<ReadJob>& job, std::span<const PrefixPage> pages);
+  bool ask(const std::shared_ptr<ReadJob>& job);
   int64_t n_wanted(Tokens wanted) const;
-  bool lacks_pages(Tokens wanted) const;
-  PageReader::Progress take(Deadline until);
+  void take_pages(Deadline until);
   void receive(Tokens wanted);
-  void publish(int64_t begin, int64_t end);
-  void insert_received(int64_t n_pages);
   void give_up(ReadJob& job);
   int64_t take_back_reads();
 
-  // prefix_cache_storing.cpp
-  void pump(bool waits);
-  bool may_store();
+  void store_waiting(bool waits);
   void stop_storing();
-  std::unique_ptr<StoreJob> take_back_write(bool waits);
-  std::unique_ptr<StoreJob> next_job();
-  std::unique_ptr<StoreJob> make_job(Tokens path, PageRun run);
-  bool store_leaving(Tokens leaving);
+  int64_t take_back_write(bool waits);
+  std::shared_ptr<StoreJob> next_job();
+  bool store_leaving(const PageHash& last, Tokens path);
 
   std::shared_ptr<LatentCache> pool_;
-  PrefixCacheOptions options_;
+  const PrefixCacheOptions options_;
   Identity identity_;  // empty: no disk is used
   std::optional<Hash256> fingerprint_;
-  bool is_disowned_ = false;
-  std::shared_ptr<PrefixStore> store_;  // null: no disk, or not open yet
+  std::shared_ptr<Opening> opening_;  // from when the identity is known
+  std::shared_ptr<PageStore> store_;  // null: no disk, or not open yet
+  std::shared_ptr<DiskThreads> readers_, writer_;
   PrefixTree tree_;
-  std::shared_ptr<PageReader> reader_;
-  std::shared_ptr<PageWriter> writer_;
-
-  // While the stored segments are being listed (heads_): those attached so far; until when prompts wait for
-  // the rest, set by the first prompt that waits (a year: until the list is complete); and the prefix to read
-  // then.
-  std::shared_ptr<HeadReader> heads_;
-  struct Attached {
-    PrefixTree::PageRef last;  // page
-    int64_t end_page = 0;
-  };
-  std::map<Hash256, Attached> attached_;
-  std::optional<Deadline> heads_until_;
-  std::vector<int32_t> prefetched_;
-
-  // The current read: a path's pages from first_page on.
-  struct Reading {
-    std::vector<int32_t> tokens;  // of the path's whole pages
-    int64_t first_page = 0;
-    std::shared_ptr<ReadJob> job;
-    PrefixTree::Lock lock;
-    int64_t n_taken = 0;            // pages from the front that are published
-    std::optional<Deadline> until;  // prompts wait until then; nothing: none waits yet
-  };
-  std::unique_ptr<Reading> reading_;
-  uint64_t n_reads_ended_ = 0;
-  std::list<std::shared_ptr<ReadJob>> reads_;  // the current one, and given-up ones with pages
+  std::shared_ptr<ReadJob> reading_;           // the current one
+  std::list<std::shared_ptr<ReadJob>> reads_;  // it, and given-up ones with pages
+  std::shared_ptr<StoreJob> writing_;
   std::unordered_map<const CachedSequence*, PrefixTree::Lock> locks_;
   std::list<std::vector<int32_t>> to_store_;  // paths, whole pages
-  bool is_storing_ = true;
+  bool is_storing_ = true, is_disowned_ = false, write_hangs_ = false, read_hangs_ = false;
+  uint64_t n_reads_ended_ = 0;
   const char* why_none_ = "";
-  CacheSpeeds former_;       // of earlier runs
   double prefill_rate_ = 0;  // tokens a second; 0: not known yet
-  double read_rate_;         // bytes a second, estimated
-  ReadStats noted_;          // read_stats() at the last estimate
 };
 
 }  // namespace dsv32

@@ -82,9 +82,5 @@ int FaultFileSystem::try_lock(int fd) {
   if (const auto result = fault(FileOp::lock)) return *result;
   return real_.try_lock(fd);
 }
-int FaultFileSystem::unlock(int fd) {
-  fault(FileOp::unlock);
-  return real_.unlock(fd);
-}
 
 }  // namespace dsv32

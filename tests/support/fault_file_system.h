@@ -26,13 +26,12 @@ enum class FileOp {
   space,
   set_time,
   lock,
-  unlock,
 };
 
 class FaultFileSystem : public FileSystem {
  public:
   // Called before each call, with its number (from 0) and kind. If it returns a value, that is the call's
-  // result, and the call is not made; closing and unlocking cannot fail.
+  // result, and the call is not made; closing cannot fail.
   std::function<std::optional<int>(int64_t n, FileOp op)> on_call;
   // Called before each open; a returned value is the result.
   std::function<std::optional<int>(const std::string& name, int flags)> on_open;
@@ -58,7 +57,6 @@ class FaultFileSystem : public FileSystem {
   int set_time(int directory, const std::string& name, int64_t changed_ns) override;
   int space(int fd, SpaceInfo& info) override;
   int try_lock(int fd) override;
-  int unlock(int fd) override;
 
  protected:
   std::optional<int> fault(FileOp op);

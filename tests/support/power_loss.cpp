@@ -57,12 +57,6 @@ void PowerLossFileSystem::close(int fd) {
   file_fds_.erase(fd);
 }
 
-int PowerLossFileSystem::unlock(int fd) {
-  const int result = FaultFileSystem::unlock(fd);
-  for (const auto& [kind, late_fd] : std::exchange(late_, {})) make_durable(kind, late_fd);
-  return result;
-}
-
 ssize_t PowerLossFileSystem::pwrite(int fd, const void* bytes, size_t n_bytes, uint64_t offset) {
   const ssize_t n = FaultFileSystem::pwrite(fd, bytes, n_bytes, offset);
   if (n > 0 && file_fds_.contains(fd))
@@ -79,18 +73,19 @@ int PowerLossFileSystem::reserve(int fd, uint64_t n_bytes) {
 }
 
 int PowerLossFileSystem::fdatasync(int fd) {
-  return sync(SyncKind::segment_data, fd, FaultFileSystem::fdatasync(fd));
+  return sync(SyncKind::page_data, fd, FaultFileSystem::fdatasync(fd));
 }
 
 int PowerLossFileSystem::fsync(int fd) {
   const auto folder = folder_fds_.find(fd);
   const bool is_root = folder != folder_fds_.end() && folder->second.empty();
-  return sync(is_root ? SyncKind::folder_name : SyncKind::segment_name, fd, FaultFileSystem::fsync(fd));
+  return sync(is_root ? SyncKind::folder_name : SyncKind::page_name, fd, FaultFileSystem::fsync(fd));
 }
 
 int PowerLossFileSystem::sync(SyncKind kind, int fd, int result) {
   if (result != 0) return result;
   if (kind != broken) make_durable(kind, fd);
+  for (const auto& [late_kind, late_fd] : std::exchange(late_, {})) make_durable(late_kind, late_fd);
   if (kind == broken && is_late) late_.push_back({kind, fd});
   return 0;
 }
@@ -98,10 +93,10 @@ int PowerLossFileSystem::sync(SyncKind kind, int fd, int result) {
 void PowerLossFileSystem::make_durable(SyncKind kind, int fd) {
   if (kind == SyncKind::folder_name)
     for (auto& [name, folder] : folders_) folder.is_durable = true;
-  if (kind == SyncKind::segment_name) {
+  if (kind == SyncKind::page_name) {
     if (Folder* folder = folder_of(fd)) folder->durable = folder->present, folder->pending.clear();
   }
-  if (kind == SyncKind::segment_data && file_fds_.contains(fd)) {
+  if (kind == SyncKind::page_data && file_fds_.contains(fd)) {
     File& file = *file_fds_[fd];
     for (const Write& write : std::exchange(file.pending, {}))
       write_at(file.durable, write.offset, write.bytes);

@@ -17,13 +17,13 @@
 
 namespace dsv32 {
 
-enum class SyncKind { none, segment_data, segment_name, folder_name };  // folder: a fingerprint's directory
+enum class SyncKind { none, page_data, page_name, folder_name };  // folder: a fingerprint's directory
 
 class PowerLossFileSystem : public FaultFileSystem {
  public:
   explicit PowerLossFileSystem(std::string directory) : root_(std::move(directory)) {}
 
-  // This kind of sync reports success and does nothing; if is_late, it is done when a lock is next released.
+  // This kind of sync reports success and does nothing; if is_late, it is done after the next sync.
   SyncKind broken = SyncKind::none;
   bool is_late = false;
 
@@ -33,7 +33,6 @@ class PowerLossFileSystem : public FaultFileSystem {
   int open_directory(const std::string& path) override;
   int open_at(int directory, const std::string& name, int flags, mode_t mode) override;
   void close(int fd) override;
-  int unlock(int fd) override;
   ssize_t pwrite(int fd, const void* bytes, size_t n_bytes, uint64_t offset) override;
   int reserve(int fd, uint64_t n_bytes) override;
   int fsync(int fd) override;

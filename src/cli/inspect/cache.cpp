@@ -1,6 +1,8 @@
 // `dsv32 cache`.
+#include <algorithm>
 #include <filesystem>
-#include <limits>
+#include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -9,7 +11,7 @@
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
-#include "prefix/cache_directory.h"
+#include "prefix/cache_room.h"
 
 namespace dsv32 {
 namespace {
@@ -24,174 +26,138 @@ std::string directory_of(const Options& options) {
   return directory;
 }
 
-// Opens the cache with limits that evict nothing. Null when there is no such folder.
-std::unique_ptr<CacheDirectory> open_cache(const Options& options) {
-  const std::string directory = directory_of(options);
-  std::error_code error;
-  if (!std::filesystem::exists(std::filesystem::symlink_status(directory, error))) return nullptr;
-  if (!std::filesystem::exists(directory + "/LOCK", error))
-    fail(ErrorKind::usage, visible(directory) + " is no cache of prefixes: it holds no file LOCK",
-         "dsv32 cache path says where it is, --cache-dir names another");
-  CacheLimits limits;
-  limits.max_bytes = std::numeric_limits<uint64_t>::max();
-  limits.min_free_bytes = 0;
-  limits.policy = options.cache.eviction;
-  auto cache = CacheDirectory::open(directory, limits, real_file_system(), [](const std::string& line) {
-    write_err(visible("warning: " + line, true) + "\n");
-  });
-  if (!cache) fail(ErrorKind::io, visible(directory) + " cannot be used as a cache");
-  return cache;
+bool is_ours(const std::string& name) {
+  return CacheFiles::is_folder(name) || CacheFiles::is_model_note(name);
 }
 
-// The model's name; "?" when it is unknown.
-std::string name_of(const CachedModel& model) { return model.path.empty() ? "?" : model_name(model.path); }
+// Nothing when there is no such folder.
+std::optional<CacheFiles> open_cache(const Options& options) {
+  const std::string directory = directory_of(options);
+  std::error_code error;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(directory, error))) return std::nullopt;
+  std::string reason;
+  std::optional<CacheFiles> files = CacheFiles::open(directory, real_file_system(), reason);
+  if (!files) fail(ErrorKind::io, visible(directory) + " cannot be used as a cache: " + reason);
+  std::vector<std::string> names;
+  files->fs().list(files->top(), names);
+  if (!names.empty() && std::ranges::none_of(names, is_ours))
+    fail(ErrorKind::usage, visible(directory) + " is no cache of prefixes: nothing in it was made by dsv32",
+         "--cache-dir names another folder");
+  return files;
+}
 
-std::string age_of(uint64_t last_use) { return time_ago(static_cast<int64_t>(last_use / 1000), now_ms()); }
+CacheContent content_in(const std::optional<CacheFiles>& cache) {
+  return cache ? content_of(*cache) : CacheContent{};
+}
 
-void list(const Options& options, CacheDirectory* cache) {
-  const std::vector<CachedModel> models = cache ? list_models(*cache) : std::vector<CachedModel>{};
-  const uint64_t n_bytes = cache ? cache->used_bytes() : 0;
+struct CachedModel {
+  std::string fingerprint, name = "?";
+  int64_t n_pages = 0, used_ms = 0;
+  uint64_t n_bytes = 0;
+};
+
+// One element for each fingerprint, the largest first.
+std::vector<CachedModel> models_in(const CacheFiles& cache, const CacheContent& content) {
+  constexpr size_t kMostPath = 4096;
+  std::map<std::string, CachedModel> models;
+  for (const StoredPage& page : content.pages) {
+    CachedModel& model = models[page.folder];
+    ++model.n_pages, model.n_bytes += page.n_bytes;
+    model.used_ms = std::max(model.used_ms, page.used_ns / 1'000'000);
+  }
+  std::vector<CachedModel> sorted;
+  for (auto& [fingerprint, model] : models) {
+    const OwnedFd folder = cache.open_folder(fingerprint);
+    const std::string path =
+        folder.is_open() ? cache.read_note(folder.get(), CacheFiles::kPathNote, kMostPath) : "";
+    model.fingerprint = fingerprint;
+    if (!path.empty()) model.name = model_name(path);
+    sorted.push_back(model);
+  }
+  std::ranges::stable_sort(sorted, std::ranges::greater(), &CachedModel::n_bytes);
+  return sorted;
+}
+
+void list(const Options& options, const std::optional<CacheFiles>& cache) {
+  const CacheContent content = content_in(cache);
   Json array = Json::array();
-  std::string text = format("%s: %s\n", visible(directory_of(options)).c_str(), human_bytes(n_bytes).c_str());
-  if (!models.empty())
-    text += format("%-16s  %-24s  %-16s %12s  %10s  %8s  HITS\n", "FINGERPRINT", "MODEL", "LAST USE",
-                   "TOKENS", "SIZE", "SEGMENTS");
-  for (const CachedModel& model : models) {
+  std::string text =
+      format("%s: %s\n", visible(directory_of(options)).c_str(), human_bytes(content.n_bytes).c_str());
+  if (!content.pages.empty())
+    text += format("%-16s  %-24s  %-16s %12s  %10s\n", "FINGERPRINT", "MODEL", "LAST USE", "TOKENS", "SIZE");
+  for (const CachedModel& model : cache ? models_in(*cache, content) : std::vector<CachedModel>{}) {
     array.push_back({{"fingerprint", model.fingerprint},
-                     {"model", sanitize_utf8(name_of(model))},
-                     {"last_use_ms", model.last_use / 1000},
-                     {"segments", model.n_segments},
+                     {"model", sanitize_utf8(model.name)},
+                     {"last_use_ms", model.used_ms},
                      {"pages", model.n_pages},
                      {"tokens", model.n_pages * kPageTokens},
-                     {"bytes", model.n_bytes},
-                     {"hits", model.n_hits}});
-    text += format("%s  %-24s  %-16s %12s  %10s  %8lld  %llu\n",
-                   model.fingerprint.substr(0, kShownDigits).c_str(),
-                   visible(name_of(model), false, 24).c_str(), age_of(model.last_use).c_str(),
-                   with_thousands(model.n_pages * kPageTokens).c_str(), human_bytes(model.n_bytes).c_str(),
-                   as_ll(model.n_segments), static_cast<unsigned long long>(model.n_hits));
+                     {"bytes", model.n_bytes}});
+    text += format("%s  %-24s  %-16s %12s  %10s\n", model.fingerprint.substr(0, kShownDigits).c_str(),
+                   visible(model.name, false, 24).c_str(), time_ago(model.used_ms, now_ms()).c_str(),
+                   with_thousands(model.n_pages * kPageTokens).c_str(), human_bytes(model.n_bytes).c_str());
   }
-  const Json json{{"path", sanitize_utf8(directory_of(options))}, {"bytes", n_bytes}, {"models", array}};
+  const Json json{
+      {"path", sanitize_utf8(directory_of(options))}, {"bytes", content.n_bytes}, {"models", array}};
   write_out(options.json ? shown_json(json) + "\n" : text);
 }
 
-// The models whose fingerprint begins with the word, or whose name contains it; without a word all. The
-// largest first.
-std::vector<CachedModel> models_meant(const Options& options, CacheDirectory* cache) {
-  std::vector<CachedModel> models = cache ? list_models(*cache) : std::vector<CachedModel>{};
-  if (options.words.empty()) return models;
-  if (options.words.size() > 1)
-    fail(ErrorKind::usage, "cache show takes one model, by its name or fingerprint");
-  const std::string& word = options.words.front();
-  std::erase_if(models, [&](const CachedModel& model) {
-    return !model.fingerprint.starts_with(word) && name_of(model).find(word) == std::string::npos;
-  });
-  if (models.empty())
-    fail(ErrorKind::usage,
-         format("no fingerprint in the cache begins with '%s', and no model has such a name",
-                visible(word, false, 70).c_str()),
-         "dsv32 cache list shows them");
-  return models;
-}
-
-// Null when the model's file was moved or cannot be read.
-std::unique_ptr<Tokenizer> tokenizer_of(const CachedModel& model) try {
-  return model.path.empty() ? nullptr : load_tokenizer(GgufFile(model.path));
-} catch (const Error&) {
-  return nullptr;
-}
-
-// The segment's first tokens as text.
-std::string first_words(const std::vector<int32_t>& tokens, const Tokenizer* tokenizer) {
-  constexpr size_t kMostTokens = 32;
-  std::string text;
-  for (size_t i = 0; tokenizer && i < std::min(tokens.size(), kMostTokens); ++i)
-    if (tokens[i] >= 0 && tokens[i] < tokenizer->n_vocab()) text += tokenizer->bytes_of(tokens[i]);
-  return text;
-}
-
-void show(const Options& options, CacheDirectory* cache) {
-  constexpr size_t kShownChars = 40;
-  Json array = Json::array();
-  std::string text;
-  for (const CachedModel& model : models_meant(options, cache)) {
-    const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(model);
-    text += format("%s%s %s\n%-32s  %-16s %18s  %10s  %4s  FIRST WORDS\n", text.empty() ? "" : "\n",
-                   model.fingerprint.substr(0, kShownDigits).c_str(), visible(name_of(model)).c_str(),
-                   "SEGMENT", "LAST USE", "TOKENS", "SIZE", "HITS");
-    for (const StoredSegment& segment : list_segments(*cache, model.fingerprint)) {
-      const std::string name = CacheFiles::name_of(segment.chain);
-      const int64_t first = segment.first_page * kPageTokens, n = segment.n_pages * kPageTokens;
-      const std::string words = first_words(segment.tokens, tokenizer.get());
-      array.push_back({{"name", name},
-                       {"fingerprint", model.fingerprint},
-                       {"model", sanitize_utf8(name_of(model))},
-                       {"last_use_ms", segment.use.last_use / 1000},
-                       {"first_token", first},
-                       {"tokens", n},
-                       {"bytes", segment.file_bytes()},
-                       {"hits", segment.use.n_hits},
-                       {"words", sanitize_utf8(words)}});
-      text += format(
-          "%s  %-16s %8lld-%-9lld  %10s  %4llu  %s\n", name.c_str(), age_of(segment.use.last_use).c_str(),
-          as_ll(first), as_ll(first + n), human_bytes(segment.file_bytes()).c_str(),
-          static_cast<unsigned long long>(segment.use.n_hits), visible(words, false, kShownChars).c_str());
-    }
-  }
-  write_out(options.json ? shown_json(array) + "\n" : text);
-}
-
-int verify(const Options& options, CacheDirectory* cache) {
-  const Verification found = cache ? dsv32::verify(*cache, !options.is_dry_run) : Verification{};
+// Reads every page; removes damaged ones, unless only asked to look.
+int verify(const Options& options, const std::optional<CacheFiles>& cache) {
+  const std::vector<StoredPage> pages = content_in(cache).pages;
+  int64_t n_unreadable = 0;
   Json damage = Json::array();
   std::string text;
-  for (const Verification::Damaged& one : found.damaged) {
-    damage.push_back({{"name", one.name}, {"reason", one.reason}, {"removed", one.is_removed}});
-    text += format("%s: %s; %s\n", one.name.c_str(), one.reason.c_str(),
-                   one.is_removed       ? "removed"
+  for (const StoredPage& page : pages) {
+    const OwnedFd folder = cache->open_folder(page.folder);
+    const PageFault fault = folder.is_open() ? verify_page(cache->fs(), folder.get(), page.folder, page.name)
+                                             : PageFault::unreadable;
+    n_unreadable += fault == PageFault::unreadable;
+    if (fault != PageFault::damaged) continue;
+    const bool is_removed = !options.is_dry_run && remove_page(*cache, page);
+    damage.push_back({{"name", page.name.file()}, {"removed", is_removed}});
+    text += format("%s is damaged; %s\n", page.name.file().c_str(),
+                   is_removed           ? "removed"
                    : options.is_dry_run ? "it would be removed"
                                         : "it could not be removed");
   }
-  text += format("%lld segments, %lld whole pages: %zu damaged, %lld unreadable\n", as_ll(found.n_segments),
-                 as_ll(found.n_pages), found.damaged.size(), as_ll(found.n_unreadable));
-  const Json json{{"segments", found.n_segments},
-                  {"pages", found.n_pages},
-                  {"damaged", found.damaged.size()},
-                  {"unreadable", found.n_unreadable},
-                  {"damage", damage}};
+  text +=
+      format("%zu pages: %zu damaged, %lld unreadable\n", pages.size(), damage.size(), as_ll(n_unreadable));
+  const Json json{
+      {"pages", pages.size()}, {"damaged", damage.size()}, {"unreadable", n_unreadable}, {"damage", damage}};
   write_out(options.json ? shown_json(json) + "\n" : text);
-  return found.damaged.empty() && found.n_unreadable == 0 ? 0 : 1;
+  return damage.empty() && n_unreadable == 0 ? 0 : 1;
 }
 
-// Removes segments until max_bytes are left. Returns 1 when some could not be removed.
-int shrink(const Options& options, CacheDirectory* cache, uint64_t max_bytes) {
-  const Pruned pruned = cache ? prune(*cache, max_bytes) : Pruned{.n_bytes = 0, .is_done = true};
-  const uint64_t n_left = cache ? cache->used_bytes() : 0;
-  const Json json{{"removed_bytes", pruned.n_bytes}, {"bytes", n_left}};
+// Removes pages until max_bytes are left; 0: all, and the notes of models' hashes. Returns 1 when some could
+// not be removed.
+int shrink(const Options& options, const std::optional<CacheFiles>& cache, uint64_t max_bytes) {
+  const uint64_t before = content_in(cache).n_bytes;
+  if (cache) make_room(*cache, {.max_bytes = max_bytes, .min_free_bytes = 0}, 0);
+  std::vector<std::string> names;
+  if (cache && max_bytes == 0) cache->fs().list(cache->top(), names);
+  for (const std::string& name : names)
+    if (CacheFiles::is_model_note(name)) cache->fs().unlink(cache->top(), name);
+  const CacheContent left = content_in(cache);
+  const uint64_t n_removed = before - std::min(before, left.n_bytes);
+  const Json json{{"removed_bytes", n_removed}, {"bytes", left.n_bytes}};
   write_out((options.json ? shown_json(json)
-                          : human_bytes(pruned.n_bytes) + " removed, " + human_bytes(n_left) + " left") +
+                          : human_bytes(n_removed) + " removed, " + human_bytes(left.n_bytes) + " left") +
             "\n");
-  return pruned.is_done ? 0 : 1;
+  return left.n_bytes <= max_bytes || left.pages.empty() ? 0 : 1;
 }
 
 }  // namespace
 
 int cache_command(const Options& options) {
-  if (options.command == Command::cache_path) {
-    const std::string directory = directory_of(options);
-    write_out((options.json ? shown_json({{"path", sanitize_utf8(directory)}}) : directory) + "\n");
-    return 0;
-  }
   if (options.command == Command::cache_prune && options.words.size() != 1)
     fail(ErrorKind::usage, "cache prune needs the size that may stay, such as 50G");
-  const std::unique_ptr<CacheDirectory> cache = open_cache(options);
+  const std::optional<CacheFiles> cache = open_cache(options);
   switch (options.command) {
-    case Command::cache_show: show(options, cache.get()); return 0;
-    case Command::cache_verify: return verify(options, cache.get());
+    case Command::cache_verify: return verify(options, cache);
     case Command::cache_prune:
-      return shrink(options, cache.get(), parse_bytes(options.words.front(), "cache prune"));
-    case Command::cache_clear: return shrink(options, cache.get(), 0);
-    default: list(options, cache.get()); return 0;
+      return shrink(options, cache, parse_bytes(options.words.front(), "cache prune"));
+    case Command::cache_clear: return shrink(options, cache, 0);
+    default: list(options, cache); return 0;
   }
 }
 

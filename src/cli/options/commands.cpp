@@ -78,15 +78,12 @@ std::span<const CommandRow> commands() {
        "Whether this machine computes the model as it should: the top-k buffer, and the GPU.", true},
       {Command::cache_list, "dsv32 cache list", "[flags]", "The models whose prefixes are kept on disk.",
        false},
-      {Command::cache_show, "dsv32 cache show", "[flags] [MODEL]",
-       "The kept segments, of all models or of one, by its name or fingerprint.", true},
       {Command::cache_verify, "dsv32 cache verify", "[flags]",
        "Checks all stored prefixes and removes damaged ones.", false},
       {Command::cache_prune, "dsv32 cache prune", "[flags] SIZE",
-       "Removes prefixes in the policy's order until at most SIZE is left.", true},
+       "Removes the least recently used prefixes until at most SIZE is left.", true},
       {Command::cache_clear, "dsv32 cache clear", "[flags]",
        "Removes all kept prefixes, and the recorded digests of model files.", false},
-      {Command::cache_path, "dsv32 cache path", "[flags]", "Where prefixes are kept.", false},
       {Command::talks_list, "dsv32 talks list", "[flags]",
        "The talks that are kept, the one used last first.", false},
       {Command::talks_delete, "dsv32 talks delete", "[flags] NAME...", "Deletes talks, for good.", true},
@@ -161,7 +158,7 @@ Commands:
   chat              talk, at a terminal
   inspect model     the model file's metadata; also tokens, prompt, logits
   inspect plan      where weights and caches would be placed, in bytes
-  cache list        kept prompts; also show, verify, prune, clear, path
+  cache list        kept prompts; also verify, prune, clear
   warm start        keep a model loaded; also status, stop
   talks list        the talks that are kept; also delete
   check             whether this machine computes the model as it should

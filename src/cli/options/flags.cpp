@@ -19,9 +19,9 @@ constexpr unsigned kRun = bit(Command::run), kBatch = bit(Command::batch), kChat
                    kModel = bit(Command::inspect_model), kPlan = bit(Command::inspect_plan),
                    kTokens = bit(Command::inspect_tokens), kPrompt = bit(Command::inspect_prompt),
                    kLogits = bit(Command::inspect_logits), kCheck = bit(Command::check);
-constexpr unsigned kCacheVerify = bit(Command::cache_verify), kCachePrune = bit(Command::cache_prune),
-                   kCache = kCacheVerify | kCachePrune | bit(Command::cache_list) | bit(Command::cache_show) |
-                            bit(Command::cache_clear) | bit(Command::cache_path);
+constexpr unsigned kCacheVerify = bit(Command::cache_verify),
+                   kCache = kCacheVerify | bit(Command::cache_prune) | bit(Command::cache_list) |
+                            bit(Command::cache_clear);
 constexpr unsigned kTalksList = bit(Command::talks_list),
                    kTalks = kTalksList | bit(Command::talks_delete);
 constexpr unsigned kBench = bit(Command::bench), kBenchBatch = bit(Command::bench_batch),
@@ -267,8 +267,8 @@ const Flag kEngineFlags[] = {
      [](O& o) { return field(o.cache.directory); }, "$XDG_CACHE_HOME/dsv32, else ~/.cache/dsv32"},
     {"cache-size", "SIZE", "most bytes of that folder, such as 200G", "Prefix cache", kCaching,
      [](O& o) { return field(o.cache.max_bytes); }, "a tenth of the free disk, at most 256 GB"},
-    {"cache-policy", "NAME", "what is removed first when room is needed: lru, lfu, fifo or slru",
-     "Prefix cache", kCaching | kCachePrune,
+    {"cache-policy", "NAME", "which prefixes leave memory first: lru, lfu, fifo or slru", "Prefix cache",
+     kCaching,
      [](O& o) {
        return choice(o.cache.eviction, {"lru", "lfu", "fifo", "slru"});
      }},
@@ -285,8 +285,6 @@ const Flag kEngineFlags[] = {
      [](O& o) {
        return choice(o.cache.prefetch, {"none", "all", "timeout"});
      }},
-    {"cache-salt", "TEXT", "prefixes are shared only under the same TEXT", "Prefix cache", kCaching,
-     [](O& o) { return field(o.cache.salt); }, "empty"},
 };
 
 // Rows before those of generation options.

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
 #include <thread>
 
 #include <fcntl.h>
@@ -22,6 +23,40 @@
 
 namespace dsv32 {
 namespace {
+
+struct ReadStats {
+  uint64_t n_bytes = 0;
+  double seconds = 0;  // during which at least one read was in progress
+};
+
+// The system's files, which count what is read.
+class CountingFiles : public FileSystem {
+ public:
+  ssize_t preadv(int fd, const iovec* parts, int n_parts, uint64_t offset) override {
+    count(1, 0);
+    const ssize_t n = FileSystem::preadv(fd, parts, n_parts, offset);
+    count(-1, n);
+    return n;
+  }
+  ReadStats stats() {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+  }
+
+ private:
+  void count(int n_begun, ssize_t n_bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto now = std::chrono::steady_clock::now();
+    if (n_reading_ > 0) stats_.seconds += std::chrono::duration<double>(now - since_).count();
+    since_ = now;
+    n_reading_ += n_begun;
+    if (n_bytes > 0) stats_.n_bytes += static_cast<uint64_t>(n_bytes);
+  }
+  std::mutex mutex_;
+  ReadStats stats_;
+  int n_reading_ = 0;
+  std::chrono::steady_clock::time_point since_;
+};
 
 struct Timed {
   int64_t n_tokens = 0, n_restored = 0;
@@ -61,7 +96,7 @@ double time_sync(ByHand& sequence, const std::vector<int32_t>& tokens, int64_t& 
   return seconds_since(start);
 }
 
-// Bytes a second of the folder's segments, read by so many threads in requests as large as restoring has.
+// Bytes a second of the folder's pages, read by so many threads in requests as large as restoring has.
 double disk_rate(const std::string& folder, int n_threads) {
   constexpr size_t kRequest = size_t{12} << 20;
   struct Piece {
@@ -70,7 +105,7 @@ double disk_rate(const std::string& folder, int n_threads) {
   };
   std::vector<Piece> pieces;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
-    if (entry.path().extension() == ".kvs")
+    if (entry.is_regular_file() && entry.path().filename().string().size() == 65)
       for (size_t at = 0; at < entry.file_size(); at += kRequest)
         pieces.push_back({entry.path().string(), at});
   std::atomic<size_t> next = 0;
@@ -145,7 +180,8 @@ int lab_prefixes(const LabOptions& options) {
   cache.max_bytes = uint64_t{1} << 50;
   cache.write = WritePolicy::write_back;
   cache.prefetch = PrefetchPolicy::wait_complete;
-  cache.least_tokens = 1;
+  CountingFiles files;
+  cache.files = &files;
   cache.most_hashed_first = UINT64_MAX;
   cache.warn = [](const std::string& line) { write_err(visible(line) + "\n"); };
   std::vector<Timed> all;
@@ -165,7 +201,7 @@ int lab_prefixes(const LabOptions& options) {
   ReadStats before;
   for (Timed& at : all) {
     at.warm_seconds = time_sync(sequence, prompt_of(at.n_tokens, *engine), at.n_restored);
-    const ReadStats after = engine->prefix_cache()->read_stats();
+    const ReadStats after = files.stats();
     at.reading = {after.n_bytes - before.n_bytes, after.seconds - before.seconds};
     before = after;
   }

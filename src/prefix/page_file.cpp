@@ -1,0 +1,196 @@
+#include "prefix/page_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <type_traits>
+
+#include <fcntl.h>
+#include <xxhash.h>
+
+#include "backend/cache_layout.h"
+#include "base/error.h"
+#include "prefix/cache_files.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr uint64_t kBlock = 4096;
+constexpr uint64_t kMostVerified = uint64_t{1} << 28;  // bytes: no page is larger
+constexpr char kMagic[] = "dsv32p1";                   // its end is the version
+constexpr uint32_t kEndianTag = 0x01020304;
+
+using Sum = std::array<uint8_t, 16>;
+
+struct Header {
+  char magic[8];
+  uint32_t endian_tag, page_tokens;
+  PageFormat format;
+  PageName name;
+  int32_t tokens[kPageTokens];
+  Sum data_sum;
+  uint8_t zeros[3704];
+  Sum sum;  // of all before it
+};
+static_assert(sizeof(Header) == kBlock && std::is_trivially_copyable_v<Header>);
+
+Sum sum_of(const void* bytes, size_t n_bytes) {
+  XXH128_canonical_t sum;
+  XXH128_canonicalFromHash(&sum, XXH3_128bits(bytes, n_bytes));
+  return std::to_array(sum.digest);
+}
+
+struct Free {
+  void operator()(uint8_t* memory) const { std::free(memory); }
+};
+using AlignedBytes = std::unique_ptr<uint8_t[], Free>;
+
+AlignedBytes aligned_bytes(uint64_t n_bytes) {
+  AlignedBytes bytes(static_cast<uint8_t*>(std::aligned_alloc(kBlock, n_bytes)));
+  return bytes ? std::move(bytes) : throw std::bad_alloc();
+}
+
+// With the checksums of a file of these bytes.
+Header header_of(const PageFormat& format, const PageName& name, std::span<const int32_t> tokens,
+                 const uint8_t* file) {
+  Header header{};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  header.endian_tag = kEndianTag;
+  header.page_tokens = kPageTokens;
+  header.format = format;
+  header.name = name;
+  std::ranges::copy(tokens, header.tokens);
+  header.data_sum = sum_of(file + kBlock, format.file_bytes() - kBlock);
+  header.sum = sum_of(&header, offsetof(Header, sum));
+  return header;
+}
+
+// Calls visit(part of a page's memory, its bytes) in the order of the file.
+template <typename Byte, typename Visit>
+void for_parts(const PageFormat& format, const PageBytes<Byte>& page, const Visit& visit) {
+  for (Byte* rows : page.rows) visit(rows, static_cast<size_t>(format.rows_page_bytes));
+  visit(page.keys, static_cast<size_t>(format.n_layers * format.keys_page_bytes));
+}
+
+// EIO alone means that the file is damaged; other errors may pass.
+PageFault fault_of(int64_t negative_errno) {
+  if (negative_errno == -ENOENT) return PageFault::vanished;
+  return negative_errno == -EIO ? PageFault::damaged : PageFault::unreadable;
+}
+
+// Reads the beginning of a file of `n_bytes`. Opens only regular files of this user: merely opening some
+// devices makes them act.
+PageFault read_file(FileSystem& fs, int folder, const std::string& name, std::span<uint8_t> begin,
+                    uint64_t n_bytes, bool is_direct) {
+  FileInfo file;
+  if (const int result = fs.stat_at(folder, name, file); result != 0) return fault_of(result);
+  if (!is_own_file(file) || file.n_bytes != n_bytes) return PageFault::damaged;
+  const OwnedFd fd(fs, fs.open_at(folder, name, O_RDONLY | (is_direct ? O_DIRECT : 0)));
+  if (!fd.is_open()) return fault_of(fd.error());
+  const int64_t n_read = read_fully(fs, fd.get(), {{begin.data(), begin.size()}}, 0, is_direct ? kBlock : 1);
+  if (!is_direct) fs.drop_cached(fd.get());
+  if (n_read < 0) return fault_of(n_read);
+  return n_read < std::ssize(begin) ? PageFault::damaged : PageFault::none;
+}
+
+// Through O_DIRECT, unless the file system refuses it.
+int write_durably(FileSystem& fs, int folder, const std::string& name, int fd,
+                  std::span<const uint8_t> bytes) {
+  const OwnedFd direct(fs, fs.open_at(folder, name, O_WRONLY | O_DIRECT));
+  int result = direct.is_open() ? write_fully(fs, direct.get(), bytes, 0, kBlock) : -EINVAL;
+  const bool is_cached = result == -EINVAL;
+  if (is_cached) result = write_fully(fs, fd, bytes, 0);
+  if (result == 0) result = fs.fdatasync(fd);  // covers the writes of both descriptors
+  if (is_cached) fs.drop_cached(fd);
+  return result;
+}
+
+}  // namespace
+
+PageHash next_hash(const PageHash& parent, std::span<const int32_t> page) try {
+  Sha256 sha;
+  sha.add(parent.data(), parent.size());
+  sha.add(page.data(), page.size_bytes());
+  const Hash256 whole = sha.finish();
+  PageHash half;
+  std::copy_n(whole.begin(), half.size(), half.begin());
+  return half;
+} catch (const Error&) {  // the library fails only without memory
+  throw std::bad_alloc();
+}
+
+std::optional<PageName> PageName::parse(const std::string& file) {
+  PageName name;
+  if (file.size() != 4 * sizeof(PageHash) + 1) return std::nullopt;
+  const char* digits = file.data();
+  for (PageHash* hash : {&name.parent, &name.own}) {
+    for (uint8_t& byte : *hash) std::from_chars(digits, digits + 2, byte, 16), digits += 2;
+    ++digits;
+  }
+  return name.file() == file ? std::optional(name) : std::nullopt;
+}
+
+uint64_t PageFormat::file_bytes() const {
+  const auto n_bytes = static_cast<uint64_t>(n_layers * (rows_page_bytes + keys_page_bytes));
+  return kBlock + (n_bytes + kBlock - 1) / kBlock * kBlock;
+}
+
+PageFault read_page(FileSystem& fs, int folder, const PageFormat& format, const PageName& name,
+                    std::span<const int32_t> tokens, const PageBytes<uint8_t>& target) {
+  const AlignedBytes bytes = aligned_bytes(format.file_bytes());
+  const std::span whole(bytes.get(), format.file_bytes());
+  // A file system may refuse O_DIRECT when the file is opened, or only when it is read.
+  PageFault fault = read_file(fs, folder, name.file(), whole, whole.size(), true);
+  if (fault == PageFault::unreadable) fault = read_file(fs, folder, name.file(), whole, whole.size(), false);
+  if (fault != PageFault::none) return fault;
+  const Header header = header_of(format, name, tokens, bytes.get());
+  if (std::memcmp(&header, bytes.get(), kBlock) != 0) return PageFault::damaged;
+  const uint8_t* from = &bytes[kBlock];
+  for_parts(format, target, [&](uint8_t* to, size_t n) { std::copy_n(from, n, to), from += n; });
+  return PageFault::none;
+}
+
+// A failed sync is not tried again, because the kernel may have dropped the unwritten bytes: the file goes.
+int write_page(FileSystem& fs, int folder, const PageFormat& format, const NewPage& page) {
+  const AlignedBytes bytes = aligned_bytes(format.file_bytes());
+  uint8_t* to = &bytes[kBlock];
+  for_parts(format, page.bytes, [&](const uint8_t* from, size_t n) { to = std::copy_n(from, n, to); });
+  std::fill(to, &bytes[format.file_bytes()], 0);
+  const Header header = header_of(format, page.name, page.tokens, bytes.get());
+  std::memcpy(bytes.get(), &header, kBlock);
+
+  const std::string temporary = CacheFiles::new_temporary();
+  const OwnedFd fd(fs, fs.open_at(folder, temporary, O_RDWR | O_CREAT | O_EXCL));
+  if (!fd.is_open()) return fd.error();
+  int result = fs.try_lock(fd.get());  // says that it is being written
+  if (result == 0) result = fs.reserve(fd.get(), format.file_bytes());
+  if (result == 0)
+    result = write_durably(fs, folder, temporary, fd.get(), {bytes.get(), format.file_bytes()});
+  if (result == 0) result = fs.rename_new(folder, temporary, page.name.file());
+  if (result != 0) fs.unlink(folder, temporary);
+  return result;
+}
+
+PageFault verify_page(FileSystem& fs, int folder, const std::string& folder_name, const PageName& name) {
+  FileInfo file;
+  if (const int result = fs.stat_at(folder, name.file(), file); result != 0) return fault_of(result);
+  if (file.n_bytes < kBlock || file.n_bytes > kMostVerified) return PageFault::damaged;
+  const AlignedBytes bytes = aligned_bytes((file.n_bytes + kBlock - 1) / kBlock * kBlock);
+  const PageFault fault =
+      read_file(fs, folder, name.file(), {bytes.get(), file.n_bytes}, file.n_bytes, false);
+  if (fault != PageFault::none) return fault;
+  Header header;
+  std::memcpy(&header, bytes.get(), kBlock);
+  const bool is_whole = std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 &&
+                        header.sum == sum_of(&header, offsetof(Header, sum)) &&
+                        header.data_sum == sum_of(&bytes[kBlock], file.n_bytes - kBlock) &&
+                        header.format.folder() == folder_name &&
+                        next_hash(name.parent, header.tokens) == name.own;
+  return is_whole ? PageFault::none : PageFault::damaged;
+}
+
+}  // namespace dsv32

@@ -1,0 +1,222 @@
+#include "prefix/page_store.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr int kMaxWriteFailures = 3;
+// Room that was found is believed until a process has used this share of it: so many processes together keep
+// the limits.
+constexpr uint64_t kSharers = 16;
+
+std::string warning(const std::string& path, const std::string& reason) {
+  return format("prefix cache %s: %s", visible(path, false, 200).c_str(), reason.c_str());
+}
+
+}  // namespace
+
+std::unique_ptr<PageStore> PageStore::open(const PageStoreOptions& options, FileSystem& fs, Warn warn) {
+  std::string reason;
+  try {
+    if (std::optional<CacheFiles> files = CacheFiles::open(options.directory, fs, reason))
+      return std::unique_ptr<PageStore>(new PageStore(options, std::move(*files), warn));
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  or_miss([&] {
+    if (warn) warn(warning(options.directory, reason + "; going on without it"));
+  });
+  return nullptr;
+}
+
+PageStore::PageStore(const PageStoreOptions& options, CacheFiles files, Warn warn)
+    : options_(options), files_(std::move(files)), warn_(std::move(warn)) {
+  std::vector<std::string> entries;
+  if (const OwnedFd folder = open_folder(); folder.is_open()) files_.fs().list(folder.get(), entries);
+  for (const std::string& entry : entries)
+    if (const std::optional<PageName> name = PageName::parse(entry)) parents_[name->own] = name->parent;
+}
+
+PageStore::~PageStore() {
+  or_miss([this] { write_uses(); });
+}
+
+void PageStore::tidy() {
+  or_miss([this] { has_room(0, {}); });
+}
+
+// --- what is there -------------------------------------------------------------------------------
+
+bool PageStore::has(const PageHash& page) const {
+  const std::lock_guard lock(mutex_);
+  return parents_.contains(page);
+}
+
+int64_t PageStore::n_pages() const {
+  const std::lock_guard lock(mutex_);
+  return std::ssize(parents_);
+}
+
+bool PageStore::can_write() const {
+  const std::lock_guard lock(mutex_);
+  return can_write_;
+}
+
+PageName PageStore::name_of(const PageHash& page) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = parents_.find(page);
+  return {found == parents_.end() ? PageHash{} : found->second, page};
+}
+
+void PageStore::forget(const PageHash& page) {
+  const std::lock_guard lock(mutex_);
+  parents_.erase(page);
+}
+
+void PageStore::remove(const PageHash& page, const char* why) {
+  const std::string file = name_of(page).file();
+  forget(page);
+  const OwnedFd folder = open_folder();
+  if (can_write() && folder.is_open() && files_.fs().unlink(folder.get(), file) == 0 && why) warn_once(why);
+}
+
+bool PageStore::warn_once(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!warned_.insert(reason).second) return false;
+  }
+  if (warn_) warn_(warning(files_.path(), reason));
+  return false;
+}
+
+// --- loading -------------------------------------------------------------------------------------
+
+bool PageStore::load(const PageHash& page, std::span<const int32_t> tokens,
+                     const PageBytes<uint8_t>& target) {
+  return or_miss([&] {
+    if (!has(page)) return false;
+    const OwnedFd folder = open_folder();
+    const PageFault fault =
+        folder.is_open() ? read_page(files_.fs(), folder.get(), format(), name_of(page), tokens, target)
+        : folder.error() == -ENOENT ? PageFault::vanished
+                                    : PageFault::unreadable;
+    if (fault == PageFault::damaged) remove(page, "a damaged page was removed");
+    if (fault == PageFault::vanished) forget(page);
+    if (fault == PageFault::unreadable) warn_once("a page cannot be read at present");
+    return fault == PageFault::none;
+  });
+}
+
+void PageStore::discard(const PageHash& page) {
+  or_miss([&] {
+    if (has(page)) remove(page, "a damaged page was removed");
+  });
+}
+
+void PageStore::take_back() {
+  for (const PageHash& page : std::exchange(written_, {})) or_miss([&] { remove(page, nullptr); });
+}
+
+// --- uses ----------------------------------------------------------------------------------------
+
+// Parents are used last, so that a child never outlives its parent for long.
+void PageStore::record_use(std::span<const PageHash> path) {
+  or_miss([&] {
+    int64_t time = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+    const std::lock_guard lock(mutex_);
+    for (size_t i = path.size(); can_write_ && i-- > 0;)
+      if (parents_.contains(path[i])) uses_[path[i]] = ++time;
+  });
+}
+
+// Uses that cannot be written are lost: they only guide eviction.
+void PageStore::write_uses() {
+  std::vector<std::pair<int64_t, PageHash>> uses;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [page, time] : uses_) uses.emplace_back(time, page);
+    uses_.clear();
+  }
+  if (uses.empty()) return;
+  std::ranges::sort(uses);
+  const OwnedFd folder = open_folder();
+  for (const auto& [time, page] : uses)
+    if (folder.is_open()) files_.fs().set_time(folder.get(), name_of(page).file(), time);
+}
+
+// --- storing -------------------------------------------------------------------------------------
+
+bool PageStore::check_write(int64_t result) {
+  if (result >= 0) return true;
+  warn_once("not stored: " + describe_errno(result));
+  const std::lock_guard lock(mutex_);
+  if (++n_write_failures_ >= kMaxWriteFailures) can_write_ = false;
+  return false;
+}
+
+bool PageStore::has_room(uint64_t n_bytes, const PageHash& kept) {
+  if (n_bytes == 0 || n_since_ + n_bytes > room_ / kSharers) {
+    n_since_ = 0;
+    room_ = make_room(files_, options_.limits, n_bytes, kept, [this](const StoredPage& page) {
+      if (page.folder == format().folder()) forget(page.name.own);
+    });
+  }
+  n_since_ += n_bytes;
+  return n_since_ <= room_;
+}
+
+int64_t PageStore::store(std::span<const NewPage> pages) {
+  return or_miss([&]() -> int64_t {
+    if (!can_write()) return 0;
+    write_uses();
+    const OwnedFd folder = files_.make_folder(format().folder());
+    if (!check_write(folder.error())) return 0;
+    FileInfo parent;
+    const PageHash& before = pages.front().name.parent;
+    if (before != PageHash{} && files_.fs().stat_at(folder.get(), name_of(before).file(), parent) != 0)
+      return forget(before), 0;
+    const size_t n_before = written_.size();
+    const int64_t n_there = write(folder.get(), pages);
+    if (written_.size() == n_before) return n_there;
+    if (!check_write(files_.fs().fsync(folder.get()))) {
+      for (; written_.size() > n_before; written_.pop_back()) remove(written_.back(), nullptr);
+      return 0;
+    }
+    if (!std::exchange(is_noted_, true) && !options_.model_path.empty())
+      files_.write_note(folder.get(), CacheFiles::kPathNote, options_.model_path);
+    return n_there;
+  });
+}
+
+// Until the first that cannot be written. At a time no more than a quarter of the limit.
+int64_t PageStore::write(int folder, std::span<const NewPage> pages) {
+  const uint64_t n_most = options_.limits.max_bytes.value_or(UINT64_MAX) / 4 / format().file_bytes();
+  size_t n_reserved = 0;
+  FileInfo file;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const PageName& name = pages[i].name;
+    if (i == n_reserved) {
+      n_reserved += std::clamp<uint64_t>(n_most, 1, pages.size() - i);
+      if (!has_room((n_reserved - i) * format().file_bytes(), name.parent))
+        return warn_once("not stored: no room under its limits"), i;
+    }
+    int result = files_.fs().stat_at(folder, name.file(), file);
+    if (result == -ENOENT) {
+      result = write_page(files_.fs(), folder, format(), pages[i]);
+      if (result == 0) written_.push_back(name.own);
+    }
+    if (result != -EEXIST && !check_write(result)) return i;
+    const std::lock_guard lock(mutex_);
+    parents_[name.own] = name.parent;
+  }
+  return pages.size();
+}
+
+}  // namespace dsv32

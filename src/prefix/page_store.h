@@ -1,0 +1,116 @@
+// The pages on disk under one fingerprint, shared by processes and found by their names.
+//
+// Which pages there are is read once, from the names in the folder, and kept up to date with what this
+// process does. Other processes' pages come and go unseen: a page that has gone is a miss.
+//
+// Any doubt is a miss. A page is handed out only after its header, tokens and checksums have been verified; a
+// damaged one is removed. No call throws: after a fault the program runs without the cache, with one line
+// through `warn`, which any thread may call.
+//
+// An object must not be used after a fork. The program must ignore SIGXFSZ, or a limit on file sizes would
+// end it.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "prefix/cache_room.h"
+
+namespace dsv32 {
+
+using Warn = std::function<void(const std::string&)>;
+
+// The result of `body` or, when memory is lacking or a library fails, a default value: a miss. Exceptions of
+// the type `Passed` are thrown on.
+struct NoError {};
+template <typename Passed = NoError, typename Body>
+auto or_miss(const Body& body, const char** why = nullptr) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const Passed&) {
+    throw;
+  } catch (const std::exception&) {
+    if (why) *why = "there was too little memory";
+    return decltype(body())();
+  }
+}
+
+struct PageStoreOptions {
+  std::string directory;   // created when missing (its parents too), 0700
+  std::string model_path;  // kept for list_models()
+  PageFormat format;
+  CacheLimits limits;
+};
+
+class PageStore {
+ public:
+  // Null, after one warning, when the directory cannot be used; one that cannot be written is only read.
+  static std::unique_ptr<PageStore> open(const PageStoreOptions& options, FileSystem& fs, Warn warn);
+  ~PageStore();  // writes the pending uses
+
+  // Removes leftovers, and pages over the limits. One thread at a time with store().
+  void tidy();
+
+  bool has(const PageHash& page) const;  // any thread
+  int64_t n_pages() const;               // any thread
+  bool can_write() const;                // any thread
+  const PageFormat& format() const { return options_.format; }
+
+  // Reads a page that is there. A damaged one is removed with a warning; for a vanished one, false without a
+  // warning. Any thread.
+  bool load(const PageHash& page, std::span<const int32_t> tokens, const PageBytes<uint8_t>& target);
+
+  // Stores consecutive pages of a prompt; the first one begins the prompt, or continues a page that is there.
+  // Evicts to stay under the limits. Returns how many of them are there then, durably.
+  int64_t store(std::span<const NewPage> pages);
+
+  // Notes that these pages of a path, from its beginning on, are used now. A later call writes that to the
+  // disk. Any thread.
+  void record_use(std::span<const PageHash> path);
+
+  void discard(const PageHash& page);  // removes a page whose rows led to logits that are not finite
+  void take_back();                    // removes all pages that this object wrote; not during store()
+
+ private:
+  PageStore(const PageStoreOptions& options, CacheFiles files, Warn warn);
+  OwnedFd open_folder() const { return files_.open_folder(options_.format.folder()); }
+  PageName name_of(const PageHash& page) const;
+  void remove(const PageHash& page, const char* why);
+  void forget(const PageHash& page);
+  bool has_room(uint64_t n_bytes, const PageHash& kept);
+  int64_t write(int folder, std::span<const NewPage> pages);
+  void write_uses();
+  bool warn_once(const std::string& reason);
+  bool check_write(int64_t result);
+
+  const PageStoreOptions options_;
+  const CacheFiles files_;
+  const Warn warn_;
+  std::vector<PageHash> written_;    // by store()
+  uint64_t room_ = 0, n_since_ = 0;  // the bytes that fitted when it was looked, and those written since
+  bool is_noted_ = false;            // the model's path
+
+  struct First8 {
+    size_t operator()(const PageHash& hash) const {
+      size_t value;
+      return std::memcpy(&value, hash.data(), sizeof value), value;
+    }
+  };
+  mutable std::mutex mutex_;                                // guards the members below
+  std::unordered_map<PageHash, PageHash, First8> parents_;  // of the pages that are there
+  std::unordered_map<PageHash, int64_t, First8> uses_;      // times, not on the disk yet
+  std::set<std::string> warned_;
+  int n_write_failures_ = 0;
+  bool can_write_ = true;
+};
+
+}  // namespace dsv32
