@@ -57,7 +57,7 @@ struct Changing {
 
   Changing() { options.max_seqs = 2; }
 
-  size_t n_stored() const { return files_named(options.cache->directory, "seg-").size(); }
+  size_t n_stored() const { return page_files(options.cache->directory).size(); }
   void change() const { write_byte(model.path); }
   void change_unsampled() const {
     write_secretly(model.path, static_cast<off_t>(fs::file_size(model.path)) - 1);

@@ -45,9 +45,9 @@ struct LargeTree : Fixture {
     for (int64_t end = std::ssize(tokens), i = leaf; i >= 0; i = parents[i], end -= kPageTokens)
       tokens[end - 4] = i;
     Pages pages(static_cast<size_t>(depth));
-    pages.back().pool = pins.make();
+    pages.back() = pins.make();
     tree->insert(tokens, pages);
-    pins.release(pages.back().pool);
+    pins.release(pages.back());
     if (std::ssize(tokens) < kPromptTokens) return;
     tokens.resize(kPromptTokens);
     if (prompts.size() < 500 || leaf % 20 == 0) prompts.push_back(tokens);
@@ -72,7 +72,7 @@ BOOST_AUTO_TEST_CASE(a_tree_of_100000_nodes_is_quick) {
   BOOST_TEST(times[times.size() / 2] < 1);
   int64_t n_left = 0;
   const double time = milliseconds([&] {
-    while (large.tree->evict_pool(1) == 1) ++n_left;
+    while (large.tree->evict(1) == 1) ++n_left;
   });
   BOOST_TEST_MESSAGE("all pages leave one by one: " << time << " ms");
   BOOST_TEST(n_left == LargeTree::kNodes);

@@ -17,6 +17,7 @@
 #include "tests/support/generate_by_hand.h"
 #include "tests/support/known_prompt.h"
 #include "tests/support/sanitized.h"
+#include "tests/support/stored_pages.h"
 #include "text/chat_format.h"
 
 using namespace dsv32;
@@ -82,9 +83,8 @@ BOOST_AUTO_TEST_CASE(restored_is_recomputed_at_every_split) {
     options.cache->write = WritePolicy::write_back;
     for (const int64_t split : splits) {
       Opened warm(options);
-      const int64_t n_stored = kBase / kPageTokens * kPageTokens;
       BOOST_TEST_INFO("split at " << split);
-      check_restored(warm, cold, leaving_at(split), std::min(split, n_stored));
+      check_restored(warm, cold, leaving_at(split), split / kPageTokens * kPageTokens);
       BOOST_TEST(warm.warnings.empty());
       warm.engine->prefix_cache()->forget(warm.sequence->cached());
     }
@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(turns_of_a_conversation_go_on_from_disk) {
     messages.push_back({Message::Role::user, "and a page?", {}});
     const std::vector<int32_t> next = format.encode(messages, thinking);
     greedy(*again.sequence, *tokenizer, next, &n_cached, thinking);
-    BOOST_TEST(n_cached >= std::ssize(question) - 2 - (thinking ? kPageTokens : 0));
+    BOOST_TEST(n_cached >= (std::ssize(question) - 2) / kPageTokens * kPageTokens - (thinking ? kPageTokens : 0));
     BOOST_TEST(n_cached < std::ssize(next));
   }
 }
@@ -165,7 +165,7 @@ BOOST_AUTO_TEST_CASE(remembered_pages_give_way) {
 }
 
 BOOST_AUTO_TEST_CASE(what_is_written_back_is_stored_at_the_end) {
-  const auto n_on_disk = [](Opened& opened) { return opened.engine->prefix_cache()->tree().n_disk_pages(); };
+  const auto n_on_disk = [](Opened& opened) { return opened.engine->prefix_cache()->store()->n_pages(); };
   const int64_t n_pages = kBase / kPageTokens;
   const TempDir dir;
   EngineOptions options = options_in(dir.file("cache"));
@@ -179,7 +179,7 @@ BOOST_AUTO_TEST_CASE(what_is_written_back_is_stored_at_the_end) {
   BOOST_TEST(n_on_disk(opened) == n_pages);
 }
 
-// A prompt that leaves a stored one in the middle of a segment writes its own pages and no others.
+// A prompt that leaves a stored one writes its own pages and no others.
 BOOST_AUTO_TEST_CASE(branches_are_stored_from_where_they_leave) {
   const TempDir dir;
   fill(dir.file("cache"));
@@ -191,35 +191,34 @@ BOOST_AUTO_TEST_CASE(branches_are_stored_from_where_they_leave) {
     BOOST_TEST(opened.sequence->sync(branch) == 3 * kPageTokens);
   }
   Opened opened(options_in(dir.file("cache")));
-  BOOST_TEST(opened.engine->prefix_cache()->tree().n_disk_pages() == kBase / kPageTokens + 2);
+  BOOST_TEST(opened.engine->prefix_cache()->store()->n_pages() == kBase / kPageTokens + 2);
   Cold cold(KvType::fp8);
   branch.push_back(7);
   check_restored(opened, cold, branch, 5 * kPageTokens);
 }
 
-// A byte of the page that is wanted is another one: the same answer, one line, and the segment is gone.
+// Each page has a byte that is another one: the same answer, one line, and what was found damaged is removed
+// and stored anew, until all is.
 BOOST_AUTO_TEST_CASE(damaged_pages_are_computed_again) {
   const TempDir dir;
   const std::string cache = dir.file("cache");
   fill(cache);
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(cache)) {
-    if (entry.path().extension() != ".kvs") continue;
-    std::fstream bytes(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
-    bytes.seekp(static_cast<std::streamoff>(entry.file_size() / 2));
+  for (const auto& page : page_files(cache)) {
+    std::fstream bytes(page, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(static_cast<std::streamoff>(std::filesystem::file_size(page) / 2));
     bytes.put('x').put('y');
   }
   Cold cold(KvType::fp8);
-  {
+  cold.opened.sequence->sync(leaving_at(kBase));
+  constexpr int64_t kStored = kBase / kPageTokens * kPageTokens;
+  int64_t n_held = 0;
+  for (int run = 0; run <= kStored / kPageTokens && n_held < kStored; ++run) {
     Opened warm(options_in(cache));
-    const int64_t n_held = warm.sequence->sync(leaving_at(kBase));
-    BOOST_TEST(n_held < kBase / kPageTokens * kPageTokens);
-    cold.opened.sequence->sync(leaving_at(kBase));
+    n_held = warm.sequence->sync(leaving_at(kBase));
     BOOST_TEST((warm.sequence->logits() == cold.opened.sequence->logits()));
-    BOOST_TEST(warm.warnings.size() == 1u);
+    BOOST_TEST(warm.warnings.size() == (n_held < kStored ? 1u : 0u));
   }
-  Opened healed(options_in(cache));
-  BOOST_TEST(healed.sequence->sync(leaving_at(kBase)) == kBase / kPageTokens * kPageTokens);
-  BOOST_TEST(healed.warnings.empty());
+  BOOST_TEST(n_held == kStored);
 }
 
 BOOST_AUTO_TEST_CASE(a_prefetch_is_taken_up) {
@@ -277,14 +276,17 @@ BOOST_AUTO_TEST_CASE(pages_that_lead_nowhere_are_removed) {
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
   const EngineOptions options = options_in(dir.file("cache"));
   {
-    const SegmentHead sizes = store_options_of(options).sizes;
+    const PageFormat format = store_options_of(options).format;
     const auto store = store_of(options);
     // 0x7f is no number in e4m3.
-    const std::vector<uint8_t> rows(static_cast<size_t>(sizes.rows_page_bytes), 0x7f);
-    const std::vector<uint8_t> keys(static_cast<size_t>(sizes.n_layers * sizes.keys_page_bytes), 0x7f);
-    const std::vector<const uint8_t*> layers(static_cast<size_t>(sizes.n_layers), rows.data());
-    const std::vector<PageSource> pages(2, {layers, keys.data()});
-    BOOST_REQUIRE(store->store({}, 0, std::span(base()).first(2 * kPageTokens), pages));
+    const std::vector<uint8_t> rows(static_cast<size_t>(format.rows_page_bytes), 0x7f);
+    const std::vector<uint8_t> keys(static_cast<size_t>(format.n_layers * format.keys_page_bytes), 0x7f);
+    const std::vector<const uint8_t*> layers(static_cast<size_t>(format.n_layers), rows.data());
+    const std::vector<PageName> names = names_of(base());
+    std::vector<NewPage> pages;
+    for (size_t i = 0; i < 2; ++i)
+      pages.push_back({names[i], std::span(base()).subspan(i * kPageTokens, kPageTokens), {layers, keys.data()}});
+    BOOST_REQUIRE(store->store(pages) == 2);
   }
   Cold cold(KvType::fp8);
   const std::string expected = greedy(*cold.opened.sequence, *tokenizer, base());

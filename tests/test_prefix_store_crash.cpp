@@ -1,6 +1,6 @@
 // The prefix store when it ends at once: by a signal at any call, by a signal at any time, by the power.
 //
-// Whatever happens, the next open finds each segment absent or whole, all of those whose storing had been
+// Whatever happens, the next open finds each page absent or whole, all of those whose storing had been
 // reported, no leftover, and the directory within its limit.
 #include <boost/test/unit_test.hpp>
 #include <csignal>
@@ -34,18 +34,18 @@ const std::vector<std::vector<int32_t>>& some_prompts() {
   return prompts;
 }
 
-void store_some(const PrefixStoreOptions& options, FileSystem& fs) {
-  const auto store = PrefixStore::open(options, fs, {});
+void store_some(const PageStoreOptions& options, FileSystem& fs) {
+  const auto store = open_store(options, fs, {});
   if (!store) return;
   for (const auto& prompt : some_prompts()) {
     store_prompt(*store, prompt);
-    std::vector<Hash256> ids;
-    for (const StoredSegment& segment : store->segments()) ids.push_back(segment.chain);
-    store->record_use(ids);
+    std::vector<PageHash> path;
+    for (const PageName& name : names_of(prompt)) path.push_back(name.own);
+    store->record_use(path);
   }
 }
 
-void check_after_crash(const PrefixStoreOptions& options, const char* when) {
+void check_after_crash(const PageStoreOptions& options, const char* when) {
   const auto found = load_all(options);
   BOOST_REQUIRE_MESSAGE(found, "refused after " << when);
   BOOST_TEST(found->n_wrong == 0, when);
@@ -69,10 +69,10 @@ void kill_at_every_call(int n_rounds, bool is_tight) {
   int64_t n_points = 0, n_killed = 0;
   for (int round = 0; round < n_rounds; ++round)
     for (int64_t point = round;; point += kApart) {
-      PrefixStoreOptions options = store_options(dir->file(format("kill_%d_%ld", round, point)));
+      PageStoreOptions options = store_options(dir->file(format("kill_%d_%ld", round, point)));
       // A round begins with a cache that holds something; where it is tight, storing evicts.
-      if (round % 2) store_prompt(*PrefixStore::open(options, real_file_system(), {}), make_prompt({8, 9}));
-      options.limits.max_bytes = is_tight ? 150'000 : 10'000'000;
+      if (round % 2) store_prompt(*open_store(options, real_file_system(), {}), make_prompt({8, 9}));
+      options.limits.max_bytes = is_tight ? 40'000 : 10'000'000;
       const int end = wait_for(fork_child([&] {
         FaultFileSystem fs;
         fs.on_call = [&](int64_t n, FileOp) -> std::optional<int> {
@@ -97,8 +97,8 @@ void kill_at_every_call(int n_rounds, bool is_tight) {
 
 }  // namespace
 
-BOOST_AUTO_TEST_CASE(a_kill_at_any_call_leaves_whole_segments) { kill_at_every_call(1, false); }
-BOOST_AUTO_TEST_CASE(a_kill_at_any_call_while_evicting_leaves_whole_segments) { kill_at_every_call(2, true); }
+BOOST_AUTO_TEST_CASE(a_kill_at_any_call_leaves_whole_pages) { kill_at_every_call(1, false); }
+BOOST_AUTO_TEST_CASE(a_kill_at_any_call_while_evicting_leaves_whole_pages) { kill_at_every_call(2, true); }
 BOOST_AUTO_TEST_CASE(a_kill_at_any_call_twenty_times_over,
                      *boost::unit_test::label("long") * boost::unit_test::disabled()) {
   kill_at_every_call(20, false);
@@ -114,17 +114,17 @@ struct Shared {
   std::atomic<int64_t> n_stored, n_loaded, n_wrong;
 };
 
-int store_and_load_for_ever(const PrefixStoreOptions& options, unsigned seed, Shared& shared) {
+int store_and_load_for_ever(const PageStoreOptions& options, unsigned seed, Shared& shared) {
   std::mt19937 random(seed);
   for (;;) {
-    const auto store = PrefixStore::open(options, real_file_system(), {});
+    const auto store = open_store(options, real_file_system(), {});
     if (!store) continue;
     for (int i = 0; i < 8; ++i) {
       std::vector<int> numbers;
       for (unsigned n = 1 + random() % 4; n > 0; --n) numbers.push_back(static_cast<int>(random() % 3));
       shared.n_stored += store_prompt(*store, make_prompt(numbers));
     }
-    const Contents contents = load_all(*store);
+    const Contents contents = load_all(*store, options);
     shared.n_loaded += static_cast<int64_t>(contents.prompts.size());
     shared.n_wrong += contents.n_wrong;
   }
@@ -132,8 +132,8 @@ int store_and_load_for_ever(const PrefixStoreOptions& options, unsigned seed, Sh
 
 void kill_at_any_time(int n_kills) {
   const auto dir = make_store_dir();
-  PrefixStoreOptions options = store_options(dir->file("cache"));
-  options.limits.max_bytes = 700'000;
+  PageStoreOptions options = store_options(dir->file("cache"));
+  options.limits.max_bytes = 150'000;
   void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   BOOST_REQUIRE(memory != MAP_FAILED);
   Shared& shared = *new (memory) Shared{};
@@ -159,7 +159,7 @@ void kill_at_any_time(int n_kills) {
 
 }  // namespace
 
-BOOST_AUTO_TEST_CASE(a_thousand_kills_at_any_time_leave_whole_segments) {
+BOOST_AUTO_TEST_CASE(a_thousand_kills_at_any_time_leave_whole_pages) {
   kill_at_any_time(kIsSanitized ? 200 : 1000);
 }
 BOOST_AUTO_TEST_CASE(twenty_thousand_kills_at_any_time,
@@ -176,7 +176,7 @@ using Picture = PowerLossFileSystem::Picture;
 struct Losses {
   int64_t n_pictures = 0;
   int64_t n_wrong = 0;    // loaded, and not what was stored
-  int64_t n_damaged = 0;  // given a segment's name, and not whole
+  int64_t n_damaged = 0;  // given a page's name, and not whole
   int64_t n_lost = 0;     // reported as stored, and gone
   int64_t n_litter = 0;   // temporary files that stay
 };
@@ -185,8 +185,8 @@ struct Losses {
 // would.
 Losses lose_power_at_every_call(SyncKind broken, bool is_late, int n_mixed) {
   const auto dir = make_store_dir();
-  const PrefixStoreOptions options = store_options(dir->file("cache"));
-  PrefixStoreOptions painted = options;
+  const PageStoreOptions options = store_options(dir->file("cache"));
+  PageStoreOptions painted = options;
   painted.directory = dir->file("picture");
   PowerLossFileSystem fs(options.directory);
   fs.broken = broken;
@@ -198,10 +198,10 @@ Losses lose_power_at_every_call(SyncKind broken, bool is_late, int n_mixed) {
   const auto look = [&](Picture picture) {
     fs.paint(painted.directory, picture, random);
     std::optional<Contents> found;
-    const auto store = PrefixStore::open(painted, real_file_system(), [&](const std::string& line) {
+    const auto store = open_store(painted, real_file_system(), [&](const std::string& line) {
       losses.n_damaged += contains(line, "damaged");
     });
-    if (store) found = load_all(*store);
+    if (store) found = load_all(*store, painted);
     ++losses.n_pictures;
     if (found) {
       losses.n_wrong += found->n_wrong;
@@ -221,19 +221,13 @@ Losses lose_power_at_every_call(SyncKind broken, bool is_late, int n_mixed) {
     return std::nullopt;
   };
 
-  const auto store = PrefixStore::open(options, fs, {});
+  const auto store = open_store(options, fs, {});
   is_open = true;
   for (const auto& prompt : some_prompts()) {
-    Hash256 parent{};
-    for (size_t begin = 0; begin < prompt.size(); begin += 64) {
-      PageMemory memory({}, 1);
-      const auto first_page = static_cast<int64_t>(begin) / 64;
-      memory.fill(prompt, first_page);
-      const auto segment =
-          store->store(parent, first_page, std::span(prompt).subspan(begin, 64), memory.sources());
-      BOOST_REQUIRE(segment);
-      parent = *segment;
-      reported.emplace_back(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(begin) + 64);
+    for (size_t end = 64; end <= prompt.size(); end += 64) {
+      const auto begun = std::span(prompt).first(end);
+      BOOST_REQUIRE(store_prompt(*store, begun) == static_cast<int64_t>(end) / 64);
+      reported.emplace_back(begun.begin(), begun.end());
     }
   }
   is_open = false;
@@ -260,15 +254,14 @@ BOOST_AUTO_TEST_CASE(two_hundred_power_cuts_at_each_call,
 }
 
 // T4: the test above is worth what it sees. Each sync that is left out shows as loss or damage, and so does
-// data that is synced only after its name; and even then no wrong byte is given out. A name that is durable
-// only after its entry is no mistake: an entry without a file is dropped.
+// data that is synced only after its name; and even then no wrong byte is given out.
 BOOST_AUTO_TEST_CASE(a_power_cut_shows_every_sync_that_is_missing_or_late) {
   struct Case {
     SyncKind kind;
     bool is_late;
   };
-  for (const Case c : {Case{SyncKind::segment_data, false}, Case{SyncKind::segment_data, true},
-                       Case{SyncKind::segment_name, false}, Case{SyncKind::folder_name, false}}) {
+  for (const Case c : {Case{SyncKind::page_data, false}, Case{SyncKind::page_data, true},
+                       Case{SyncKind::page_name, false}, Case{SyncKind::folder_name, false}}) {
     const Losses losses = lose_power_at_every_call(c.kind, c.is_late, 1);
     BOOST_TEST(losses.n_lost + losses.n_damaged > 0,
                "sync " << static_cast<int>(c.kind) << " late " << c.is_late);

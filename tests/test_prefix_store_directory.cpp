@@ -11,7 +11,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "prefix/cache_directory.h"
 #include "tests/support/contains.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/store_fixture.h"
@@ -76,7 +75,7 @@ BOOST_AUTO_TEST_CASE(directories_are_made_with_their_parents_and_odd_names_do_no
   std::filesystem::create_directory_symlink(dir->file("elsewhere"), dir->file("home"));
   options.directory = dir->file("home/cache");  // a link further up is the user's business
   BOOST_TEST(store_prompt(*open(), make_prompt({1})) == 1);
-  BOOST_TEST(std::filesystem::exists(dir->file("elsewhere/cache/LOCK")));
+  BOOST_TEST(page_files(dir->file("elsewhere")).size() == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(a_directory_that_cannot_be_written_is_read) {
@@ -92,62 +91,47 @@ BOOST_AUTO_TEST_CASE(a_directory_that_cannot_be_written_is_read) {
   };
   const auto store = open(fs);
   BOOST_REQUIRE(store);
+  BOOST_TEST(load_all(*store, options).has(make_prompt({1, 2})));
+  for (int i = 0; i < 4; ++i) BOOST_TEST(store_prompt(*store, make_prompt({3})) == 0);
   BOOST_TEST(!store->can_write());
-  BOOST_TEST(load_all(*store).has(make_prompt({1, 2})));
-  BOOST_TEST(store_prompt(*store, make_prompt({3})) == 0);
-  const std::vector<Hash256> ids = {store->segments()[0].chain};
-  store->record_use(ids);
-  store->record_speeds({1, 1});
-  BOOST_TEST(load_all(*store).prompts.size() == 2u);
+  store->record_use({&names_of(make_prompt({1}))[0].own, 1});
+  BOOST_TEST(load_all(*store, options).prompts.size() == 2u);
   BOOST_TEST(warnings.size() == 1u);
 }
 
+// Also those of earlier formats.
 BOOST_AUTO_TEST_CASE(foreign_files_are_left_alone) {
   store_prompt(*open(), make_prompt({1}));
-  const auto segment = segment_files().at(0);
-  const std::string folder = segment.parent_path().string();
+  const auto page = pages().at(0);
+  const std::string folder = page.parent_path().string();
   const std::string digits = "00112233445566778899aabbccddeeff";
   std::filesystem::create_symlink("/etc/passwd", folder + "/tmp-" + digits);
   mkfifo((folder + "/tmp-" + "10112233445566778899aabbccddeeff").c_str(), 0600);
-  write_file(folder + "/seg-mine", "mine");
-  mkfifo((folder + "/seg-pipe").c_str(), 0600);
-  write_file(options.directory + "/seg-" + digits + ".kvs", "mine");
+  mkfifo((folder + "/pipe").c_str(), 0600);
+  write_file(folder + "/seg-" + digits + ".kvs", "of an earlier format");
+  write_file(options.directory + "/LOCK", "");
+  write_file(options.directory + "/" + page.filename().string(), "mine");
   write_file(options.directory + "/esc\x1b[2J\n", "mine");
-  std::filesystem::create_directory(options.directory + "/" + digits);
-  chmod((options.directory + "/" + digits).c_str(), 0777);
-  std::filesystem::copy_file(segment, options.directory + "/" + digits + "/" + segment.filename().string());
+  const std::string open_to_all = options.directory + "/" + digits + digits;
+  std::filesystem::create_directory(open_to_all);
+  chmod(open_to_all.c_str(), 0777);
+  std::filesystem::copy_file(page, open_to_all + "/" + page.filename().string());
+  std::filesystem::create_directory(options.directory + "/mine");
+  std::filesystem::copy_file(page, options.directory + "/mine/" + page.filename().string());
   const auto count = [&] {
     return std::distance(std::filesystem::recursive_directory_iterator(options.directory), {});
   };
   const auto before = count();
   BOOST_TEST(load_all(options)->prompts.size() == 1u);
   BOOST_TEST(count() == before);
-  prune(*open_directory(), 0);
+  prune(0);
   BOOST_TEST(count() == before - 1);
-}
-
-// Other names like them are others' files.
-BOOST_AUTO_TEST_CASE(what_former_versions_kept_is_removed_at_the_start) {
-  const std::string note = "/model-00112233445566778899aabbccddeeff";
-  const std::vector<std::string> former = {"/index.sqlite", "/index.sqlite-journal", "/index.sqlite-wal",
-                                           "/index.sqlite-shm", note + ".new"};
-  const std::vector<std::string> others = {"/index.sqlite3", "/my-index.sqlite", "/model-mine.new", note};
-  open();
-  for (const auto& names : {former, others})
-    for (const std::string& name : names) write_file(options.directory + name, "text");
-  open();
-  for (const std::string& name : former) BOOST_TEST(!std::filesystem::exists(options.directory + name), name);
-  for (const std::string& name : others) BOOST_TEST(std::filesystem::exists(options.directory + name), name);
-  std::filesystem::create_symlink(options.directory + note, options.directory + former[0]);
-  open();
-  BOOST_TEST(std::filesystem::is_symlink(options.directory + former[0]));
-  BOOST_TEST(warnings.empty());
 }
 
 // --- what backups and accidents leave --------------------------------------------------------------
 
-// As `cp -al` makes them, the lock included: the copy and what it was made from are used like any other.
-BOOST_AUTO_TEST_CASE(segments_and_a_lock_with_two_names_are_used_like_any_other) {
+// As `cp -al` makes them: the copy and what it was made from are used like any other.
+BOOST_AUTO_TEST_CASE(pages_with_two_names_are_used_like_any_other) {
   store_prompt(*open(), make_prompt({1}));
   const std::string copy = dir->file("backup");
   for (const auto& entry : std::filesystem::recursive_directory_iterator(options.directory)) {
@@ -163,7 +147,7 @@ BOOST_AUTO_TEST_CASE(segments_and_a_lock_with_two_names_are_used_like_any_other)
     const auto store = open();
     BOOST_REQUIRE(store);
     BOOST_TEST(store->can_write());
-    BOOST_TEST(load_all(*store).has(make_prompt({1})));
+    BOOST_TEST(load_all(*store, options).has(make_prompt({1})));
     BOOST_TEST(store_prompt(*store, make_prompt({1, 2})) == 2);
     BOOST_TEST(load_all(options)->has(make_prompt({1, 2})));
   }
@@ -174,11 +158,14 @@ namespace {
 
 void make_socket(const std::string& path) {
   const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  const std::filesystem::path whole(path);
+  const int folder = ::open(whole.parent_path().c_str(), O_RDONLY | O_DIRECTORY);
+  const std::string name = "/proc/self/fd/" + std::to_string(folder) + "/" + whole.filename().string();
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  std::snprintf(address.sun_path, sizeof address.sun_path, "%s", path.c_str());
+  std::snprintf(address.sun_path, sizeof address.sun_path, "%s", name.c_str());  // which is short enough
   BOOST_TEST(::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-  ::close(fd);
+  ::close(fd), ::close(folder);
 }
 
 // Everything that is no file, each under a name that it can be told by. A device needs rights to be made.
@@ -209,67 +196,54 @@ std::vector<Oddity> oddities() {
 
 }  // namespace
 
-// In a segment's place it gives way to the segment: told once, removed, and the segment written anew. It is
-// found at the start, when the segment is asked for, or when it is to be stored.
-BOOST_AUTO_TEST_CASE(what_is_no_file_in_a_segments_place_gives_way) {
-  enum Moment { before_the_start, before_loading, before_storing };
+// In a page's place it is a miss, and gives way to the page: told once and removed; but a folder that is not
+// empty stays, because it may be somebody's.
+BOOST_AUTO_TEST_CASE(what_is_no_file_in_a_pages_place_gives_way) {
   int n = 0;
-  for (const Oddity& oddity : oddities())
-    for (const Moment moment : {before_the_start, before_loading, before_storing}) {
-      options.directory = dir->file("odd_" + std::to_string(++n));
-      warnings.clear();
-      const auto prompt = make_prompt({1, 2});
-      store_prompt(*open(), prompt);
-      const auto store = moment == before_the_start ? nullptr : open();
-      const auto segments = store ? store->segments() : std::vector<StoredSegment>();
-      for (const auto& path : segment_files()) {
-        std::filesystem::remove(path);
-        oddity.make(path.string());
-      }
-      if (moment == before_loading) {
-        PageMemory memory({}, 1);
-        for (const StoredSegment& segment : segments)
-          BOOST_TEST(!store->load_pages({segment.chain, 0}, memory.targets()), oddity.what);
-      }
-      const auto last = store ? nullptr : open();
-      PrefixStore& user = store ? *store : *last;
-      if (moment == before_the_start) BOOST_TEST(user.segments().empty(), oddity.what);
-      BOOST_TEST(store_prompt(user, prompt) == 2, oddity.what);
-      BOOST_TEST(load_all(user).has(prompt), oddity.what);
-      BOOST_TEST(load_all(options)->has(prompt), oddity.what);
-      BOOST_TEST(warnings.size() == 1u, oddity.what);
-      BOOST_TEST(contains(warnings.at(0), "in a segment's place"), warnings.at(0));
-      // What lay in a folder may be somebody's: it is moved, not removed.
-      if (std::string(oddity.what) == "a folder with something in it")
-        BOOST_TEST(files_named(options.directory, "mine").size() == 2u);
+  for (const Oddity& oddity : oddities()) {
+    options.directory = dir->file("odd_" + std::to_string(++n));
+    warnings.clear();
+    const auto prompt = make_prompt({1, 2});
+    store_prompt(*open(), prompt);
+    for (const auto& path : pages()) {
+      std::filesystem::remove(path);
+      oddity.make(path.string());
     }
+    const bool stays = std::string(oddity.what) == "a folder with something in it";
+    const auto store = open();
+    PageMemory memory({}, 1);
+    for (size_t i = 0; i < 2; ++i)
+      BOOST_TEST(
+          !store->load(names_of(prompt)[i].own, std::span(prompt).subspan(i * 64, 64), memory.target(0)),
+          oddity.what);
+    BOOST_TEST(warnings.size() == (stays ? 0u : 1u), oddity.what);
+    store_prompt(*store, prompt);
+    BOOST_TEST(load_all(*store, options).has(prompt) == !stays, oddity.what);
+    BOOST_TEST(load_all(options)->has(prompt) == !stays, oddity.what);
+    BOOST_TEST(files_named(options.directory, "mine").size() == (stays ? 2u : 0u));
+  }
 }
 
-// Under every name that the cache uses: nothing that is opened could be waited for. At worst the cache is
-// only read.
+// Under every name that the cache uses: nothing that is opened could be waited for.
 BOOST_AUTO_TEST_CASE(nothing_in_the_directory_hangs_a_start) {
   const auto start = std::chrono::steady_clock::now();
+  options.model_path = "/a/model";
   int n = 0;
   for (const Oddity& oddity : oddities())
-    for (const char* name : {"LOCK", "speeds", "tmp-00112233445566778899aabbccddeeff",
-                             "00112233445566778899aabbccddeeff", "anything"}) {
+    for (const char* name : {"path", "tmp-00112233445566778899aabbccddeeff",
+                             "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff", "anything"}) {
       options.directory = dir->file("any_" + std::to_string(++n));
       store_prompt(*open(), make_prompt({1}));
-      const bool is_below = *name == 's' || *name == 't';
-      const std::string folder = segment_files().at(0).parent_path();
+      const bool is_below = *name == 'p' || *name == 't';
+      const std::string folder = pages().at(0).parent_path();
       const std::string path = (is_below ? folder : options.directory) + "/" + name;
       std::filesystem::remove(path);
       oddity.make(path);
       const auto store = open();
       BOOST_REQUIRE(store);
-      BOOST_TEST(load_all(*store).has(make_prompt({1})), oddity.what << " as " << name);
-      BOOST_TEST((store->speeds() == CacheSpeeds{}));
-      store->record_speeds({1, 1});
-      const bool is_locked = std::string(name) == "LOCK";
-      BOOST_TEST(store_prompt(*store, make_prompt({1, 2})) == (is_locked ? 0 : 2),
-                 oddity.what << " as " << name);
-      BOOST_TEST(!is_locked == store->can_write());
-      verify(*open_directory(), true);
+      BOOST_TEST(load_all(*store, options).has(make_prompt({1})), oddity.what << " as " << name);
+      BOOST_TEST(store_prompt(*store, make_prompt({1, 2})) == 2, oddity.what << " as " << name);
+      content_of(open_files());
     }
   BOOST_TEST((std::chrono::steady_clock::now() - start < std::chrono::seconds(60)));
 }

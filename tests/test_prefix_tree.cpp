@@ -1,4 +1,4 @@
-// The prefix tree's rules one by one, on hand-made cases: what is found, added, locked and to be stored.
+// The prefix tree's rules one by one, on hand-made cases: what is found, added and locked.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <string>
@@ -21,7 +21,7 @@ BOOST_AUTO_TEST_CASE(an_empty_tree_and_an_empty_prompt_match_nothing) {
   BOOST_TEST(fixture.tree->tokens_of(nothing).empty());
   fixture.tree->use(nothing);
   const PrefixTree::Lock lock = fixture.tree->lock(nothing);
-  BOOST_TEST(fixture.tree->evict_pool(9) == 2);
+  BOOST_TEST(fixture.tree->evict(9) == 2);
 }
 
 BOOST_AUTO_TEST_CASE(a_match_ends_at_any_token) {
@@ -46,59 +46,50 @@ BOOST_AUTO_TEST_CASE(of_children_with_a_common_beginning_the_nearest_is_found) {
   BOOST_TEST(path_of(fixture.tree->tokens_of(fixture.match("ff"))) == "ff");
 }
 
-BOOST_AUTO_TEST_CASE(of_two_as_good_pages_the_one_in_the_pool_is_taken) {
-  for (const bool is_first_in_pool : {false, true}) {
-    Fixture fixture;
-    fixture.insert(is_first_in_pool ? "fa" : "fc");
-    fixture.attach(is_first_in_pool ? "fc" : "fa", 1, 5);
-    BOOST_TEST(fixture.where("fb") == "pp");
-  }
-}
-
 BOOST_AUTO_TEST_CASE(a_run_is_split_at_every_page_border) {
   const std::string run = "abcdefab";
   for (size_t border = 1; border < run.size(); ++border) {
     Fixture fixture;
     fixture.insert(run);
-    const Pages before = fixture.match(run).pages;
+    const std::vector<PrefixPage> before = fixture.match(run).pages;
     std::string other = run.substr(0, border) + "ff";
     if (run[border] == 'f') other[border] = 'a';
     BOOST_TEST(fixture.insert(other) == 2);
     BOOST_TEST(fixture.tree->n_pages() == std::ssize(run) + 2);
     BOOST_TEST((fixture.match(run).pages == before));
-    const Pages branch = fixture.match(other).pages;
+    const std::vector<PrefixPage> branch = fixture.match(other).pages;
     BOOST_TEST(branch.size() == border + 2);
     BOOST_TEST(
         std::equal(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(border), branch.begin()));
   }
 }
 
-BOOST_AUTO_TEST_CASE(known_pages_keep_their_parts_and_take_those_they_lack) {
+BOOST_AUTO_TEST_CASE(known_pages_stay_as_they_are) {
   Fixture fixture;
   fixture.insert("ab");
-  const Pages at_first = fixture.match("ab").pages;
+  const std::vector<PrefixPage> at_first = fixture.match("ab").pages;
   BOOST_TEST(fixture.insert("abc") == 1);
+  Pages only_new(4);  // the caller need not have those that the tree has
+  only_new[3] = fixture.pins.make();
+  BOOST_TEST(fixture.insert("abcd", only_new) == 1);
   BOOST_TEST((fixture.match("ab").pages == at_first));
-  fixture.attach("abc", 1, 5);
-  fixture.attach("abc", 0, 6);
-  BOOST_TEST(fixture.where("abc") == "bbb");
-  const Pages pages = fixture.match("abc").pages;
-  BOOST_TEST((pages[0].disk == DiskPage{segment(6), 0}));
-  BOOST_TEST((pages[2].disk == DiskPage{segment(5), 1}));
-  BOOST_TEST(fixture.tree->evict_pool(2) == 2);
-  BOOST_TEST(fixture.where("abc") == "bdd");
-  BOOST_TEST(fixture.insert("abc") == 2);
-  BOOST_TEST(fixture.tree->n_pages() == 3);
-  BOOST_TEST(fixture.where("abc") == "bbb");
+}
+
+BOOST_AUTO_TEST_CASE(a_page_has_the_name_of_all_tokens_up_to_its_end) {
+  Fixture fixture;
+  fixture.insert("aba");
+  fixture.insert("ba");
+  const PageHash a = next_hash({}, page_of('a')), ab = next_hash(a, page_of('b'));
+  BOOST_TEST((fixture.match("aba").pages[2].hash == next_hash(ab, page_of('a'))));
+  BOOST_TEST((fixture.match("ba").pages[1].hash == next_hash(next_hash({}, page_of('b')), page_of('a'))));
 }
 
 BOOST_AUTO_TEST_CASE(nothing_is_added_behind_a_page_that_nobody_has) {
   Fixture fixture;
   Pages pages(3);
-  pages[0].pool = fixture.pins.make();
-  pages[2].pool = fixture.pins.make();
+  pages[0] = fixture.pins.make();
+  pages[2] = fixture.pins.make();
   BOOST_TEST(fixture.insert("abc", pages) == 1);
-  fixture.attach("aaaa", 2, 1);  // its second page is not known
   BOOST_TEST(fixture.tree->n_pages() == 1);
 }
 
@@ -110,8 +101,8 @@ BOOST_AUTO_TEST_CASE(a_match_stays_good_while_pages_come) {
   fixture.insert("abcf");
   BOOST_TEST(path_of(fixture.tree->tokens_of(fixture.match("abc"))) == "abc");
   const PrefixTree::Lock lock = fixture.tree->lock(found);
-  BOOST_TEST(fixture.tree->evict_pool(100) == 5);
-  BOOST_TEST(fixture.where("abcdef") == "ppp");
+  BOOST_TEST(fixture.tree->evict(100) == 5);
+  BOOST_TEST(fixture.n_known("abcdef") == 3u);
 }
 
 BOOST_AUTO_TEST_CASE(what_is_locked_stays_under_pressure_and_goes_afterwards) {
@@ -121,12 +112,12 @@ BOOST_AUTO_TEST_CASE(what_is_locked_stays_under_pressure_and_goes_afterwards) {
   fixture.insert("fff");
   {
     const PrefixTree::Lock lock = fixture.lock("abc");
-    BOOST_TEST(fixture.tree->evict_pool(100) == 8);
-    BOOST_TEST(fixture.where("abc") == "ppp");
+    BOOST_TEST(fixture.tree->evict(100) == 8);
+    BOOST_TEST(fixture.n_known("abc") == 3u);
     BOOST_TEST(fixture.tree->n_pages() == 3);
-    BOOST_TEST(fixture.tree->evict_pool(1) == 0);
+    BOOST_TEST(fixture.tree->evict(1) == 0);
   }
-  BOOST_TEST(fixture.tree->evict_pool(100) == 3);
+  BOOST_TEST(fixture.tree->evict(100) == 3);
   BOOST_TEST(fixture.tree->n_pages() == 0);
 }
 
@@ -137,13 +128,13 @@ BOOST_AUTO_TEST_CASE(locks_hold_through_splits_and_moves) {
   fixture.insert("aff");
   fixture.use("abc");
   PrefixTree::Lock moved = std::move(deep);
-  BOOST_TEST(fixture.tree->evict_pool(100) == 3);  // "f" behind the lock, and "ff"
+  BOOST_TEST(fixture.tree->evict(100) == 3);  // "f" behind the lock, and "ff"
   BOOST_TEST(fixture.n_matched("abcdef") == 64 * 5);
   moved = PrefixTree::Lock();
-  BOOST_TEST(fixture.tree->evict_pool(100) == 3);
-  BOOST_TEST(fixture.where("abcdef") == "pp");
+  BOOST_TEST(fixture.tree->evict(100) == 3);
+  BOOST_TEST(fixture.n_known("abcdef") == 2u);
   shallow = PrefixTree::Lock();
-  BOOST_TEST(fixture.tree->evict_pool(100) == 2);
+  BOOST_TEST(fixture.tree->evict(100) == 2);
 }
 
 BOOST_AUTO_TEST_CASE(a_lock_ends_at_its_page_at_every_border) {
@@ -154,30 +145,9 @@ BOOST_AUTO_TEST_CASE(a_lock_ends_at_its_page_at_every_border) {
     Tokens prompt = tokens_of(run.substr(0, n));
     prompt.pop_back();  // a page that is used in part is locked whole
     const PrefixTree::Lock lock = fixture.tree->lock(fixture.tree->match(prompt));
-    BOOST_TEST(fixture.tree->evict_pool(100) == static_cast<int64_t>(run.size() - n));
-    BOOST_TEST(fixture.where(run) == std::string(n, 'p'));
+    BOOST_TEST(fixture.tree->evict(100) == static_cast<int64_t>(run.size() - n));
+    BOOST_TEST(fixture.n_known(run) == n);
   }
-}
-
-BOOST_AUTO_TEST_CASE(the_runs_to_store_have_no_gap_before_them) {
-  Fixture fixture;
-  fixture.insert("aabbccdd");
-  fixture.attach("aab", 1, 3);
-  const auto runs = [&] { return fixture.tree->unstored(tokens_of("aabbccdd")); };
-  BOOST_TEST((runs() == std::vector<PageRun>{{0, 1}, {3, 5}}));
-  fixture.attach("aabbccdd", 3, 4);
-  fixture.attach("a", 0, 5);
-  BOOST_TEST(runs().empty());
-}
-
-BOOST_AUTO_TEST_CASE(no_page_is_to_be_stored_behind_one_that_is_not) {
-  Fixture fixture;
-  fixture.insert("a");
-  fixture.attach("ab", 1, 3, {.last_use = 1, .created = 1, .n_hits = 3});
-  fixture.insert("ab");
-  fixture.forget(3);
-  BOOST_TEST(fixture.where("ab") == "pp");
-  BOOST_TEST((fixture.tree->unstored(tokens_of("ab")) == std::vector<PageRun>{{0, 2}}));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(a_resumed_talk_finds_its_answers) {
   BOOST_TEST((resumed.sequence->decoded() == Runs{{150, 240}, {310, 384}}));
   BOOST_TEST((resumed.sequence->logits() != logits));
   // Who names other tokens finds what comes before them, and loses nothing but time.
-  BOOST_TEST(told_wrong.sequence->hold(tokens, kAll, Runs{{100, 240}}) == 100);
+  BOOST_TEST(told_wrong.sequence->hold(tokens, kAll, Runs{{100, 240}}) == 64);
   BOOST_TEST(told_wrong.sequence->decoded().empty());
 }
 

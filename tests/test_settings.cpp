@@ -123,7 +123,7 @@ BOOST_AUTO_TEST_CASE(what_a_shell_offers) {
       {{"run", "--kv-type", ""}, "words\nfp8\nbf16\nf32\n"},
       {{"run", "--kv-type=f"}, "words\nfp8\nbf16\nf32\n"},
       {{"run", "--kv-type", "=", "f"}, "words\nfp8\nbf16\nf32\n"},
-      {{"cache", "prune", "--cache-policy", "s"}, "words\nlru\nlfu\nfifo\nslru\n"},
+      {{"run", "--cache-policy", "s"}, "words\nlru\nlfu\nfifo\nslru\n"},
       {{"run", "-f", ""}, "files\n"},
       {{"run", "--json", ""}, "files\n"},
       {{"completion", ""}, "words\nbash\nzsh\nfish\nman\n"},

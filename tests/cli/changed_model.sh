@@ -9,7 +9,7 @@ until_() { # COMMAND...: at most a minute
     sleep 0.1
   done
 }
-n_stored() { find cache -name 'seg-*' 2>/dev/null | wc -l; }
+n_stored() { find cache -regextype egrep -regex '.*/[0-9a-f]{32}-[0-9a-f]{32}' 2>/dev/null | wc -l; }
 has_stored() { (($(n_stored) > 0)); }
 says_changed() { [[ $(wc -l <err) == 1 ]] && has err "changed.gguf has changed since it was opened"; }
 

@@ -50,7 +50,7 @@ offers() { # NAME WANTED WORDS...: by $by
 }
 all_offers() {
   offers "a choice" "fp8" dsv32 run --kv-type fp
-  offers "a choice behind a flag of two words" "slru" dsv32 cache prune --cache-policy s
+  offers "a choice behind a flag" "slru" dsv32 batch --cache-policy s
   offers "types" "Q4_0 Q4_1 Q4_K_S Q4_K_M Q4_0-pure Q4_1-pure Q4_K-pure" dsv32 inspect plan --type Q4
   offers "types of a bench" "Q4_0 Q4_1 Q4_K_S Q4_K_M Q4_0-pure Q4_1-pure Q4_K-pure" dsv32 bench --type Q4
   offers "types of matrices" "Q4_0 Q4_1 Q4_K" dsv32 bench --head-type Q4

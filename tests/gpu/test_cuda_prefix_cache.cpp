@@ -76,7 +76,7 @@ BOOST_AUTO_TEST_CASE(restored_prefixes_are_those_that_were_computed) {
       TinySequence tiny(path, options);
       BOOST_TEST(tiny.sequence->sync(prompt.all) == prompt.n_kept());
       check_same(tiny, prompt, expected);
-      // A prompt that leaves the known one in the middle of a page.
+      // A prompt that leaves the known one in the middle of a page, which memory has.
       std::vector<int32_t> other(prompt.all.begin(), prompt.all.begin() + 2 * kPageTokens + 9);
       other.push_back(251);
       BOOST_TEST(tiny.sequence->sync(other) == 2 * kPageTokens + 9);

@@ -1,4 +1,4 @@
-// A disk that holds back the pages of segments until it is told to read them, and can fail there.
+// A disk that holds back pages until it is told to read them, and can fail there.
 #pragma once
 
 #include <condition_variable>
@@ -10,12 +10,11 @@
 
 namespace dsv32 {
 
-// Heads and trailers of segments (reads of at most two blocks) are held back only with `holds_heads`.
 class DiskGate : public FaultFileSystem {
  public:
-  std::string held;           // the one segment file that is held back; empty: all
+  std::string held;           // the one page that is held back; empty: all
   int result = 0;             // of held reads, when negative
-  bool holds_heads = false;   // also the heads of `held`
+  bool holds_lists = false;   // of folders, instead of reads
   bool holds_writes = false;  // of all files, instead of reads
 
   void open() { set_open(true); }
@@ -32,20 +31,23 @@ class DiskGate : public FaultFileSystem {
     return fd;
   }
   ssize_t preadv(int fd, const iovec* parts, int n_parts, uint64_t offset) override {
-    size_t n_bytes = 0;
-    for (int i = 0; i < n_parts; ++i) n_bytes += parts[i].iov_len;
     std::unique_lock lock(mutex_);
-    const bool is_large = n_bytes > 8192 || (holds_heads && names_[fd] == held);
-    const bool is_held = !holds_writes && is_large && (held.empty() || names_[fd] == held);
+    const bool is_held = !holds_writes && !holds_lists && (held.empty() || names_[fd] == held);
     if (is_held) wait(lock);
     lock.unlock();
     return is_held && result < 0 ? result : FaultFileSystem::preadv(fd, parts, n_parts, offset);
   }
   ssize_t pwrite(int fd, const void* bytes, size_t n_bytes, uint64_t offset) override {
     std::unique_lock lock(mutex_);
-    if (holds_writes && n_bytes > 8192) wait(lock);
+    if (holds_writes) wait(lock);
     lock.unlock();
     return FaultFileSystem::pwrite(fd, bytes, n_bytes, offset);
+  }
+  int list(int directory, std::vector<std::string>& names) override {
+    std::unique_lock lock(mutex_);
+    if (holds_lists) wait(lock);
+    lock.unlock();
+    return FaultFileSystem::list(directory, names);
   }
 
  private:

@@ -20,13 +20,12 @@ class UnsyncedFiles : public FileSystem {
   int fdatasync(int) override { return 0; }
 };
 
-// Keeps prefixes in `directory`; even short ones are loaded, and prompts wait for them.
+// Keeps prefixes in `directory`; prompts wait for them.
 inline EngineOptions with_disk(EngineOptions options, const std::string& directory) {
   static UnsyncedFiles files;
   options.cache.emplace();
   options.cache->directory = directory;
   options.cache->prefetch = PrefetchPolicy::wait_complete;
-  options.cache->least_tokens = 1;
   options.cache->files = &files;
   return options;
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "prefix/model_digest.h"
-#include "prefix/prefix_store.h"
+#include "prefix/page_store.h"
 #include "tests/support/disk_options.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -64,24 +64,24 @@ inline void fill(const std::string& directory, KvType kv_type = KvType::fp8) {
 }
 
 // The options of the store that an engine with these options has.
-inline PrefixStoreOptions store_options_of(const EngineOptions& options) {
+inline PageStoreOptions store_options_of(const EngineOptions& options) {
   EngineOptions without = options;
   without.cache.reset();
   const Opened opened(without);
   const CachePlan& plan = opened.engine->cache().plan();
-  PrefixStoreOptions store;
+  PageStoreOptions store;
   store.directory = options.cache->directory;
   const ModelDigest model(opened.file.files(), {.most_hashed_first = UINT64_MAX});
-  store.sizes.fingerprint = fingerprint(*model.value(), plan.layout, opened.engine->backend().numerics());
-  store.sizes.n_layers = plan.n_layers;
-  store.sizes.rows_page_bytes = kPageTokens * plan.layout.row_bytes();
-  store.sizes.keys_page_bytes = plan.layout.key_page_bytes();
+  store.format.fingerprint = fingerprint(*model.value(), plan.layout, opened.engine->backend().numerics());
+  store.format.n_layers = plan.n_layers;
+  store.format.rows_page_bytes = kPageTokens * plan.layout.row_bytes();
+  store.format.keys_page_bytes = plan.layout.key_page_bytes();
   return store;
 }
 
-inline std::unique_ptr<PrefixStore> store_of(const EngineOptions& options) {
-  std::unique_ptr<PrefixStore> store =
-      PrefixStore::open(store_options_of(options), real_file_system(), [](const std::string&) {});
+inline std::unique_ptr<PageStore> store_of(const EngineOptions& options) {
+  std::unique_ptr<PageStore> store =
+      PageStore::open(store_options_of(options), real_file_system(), [](const std::string&) {});
   BOOST_REQUIRE(store);
   return store;
 }

@@ -17,12 +17,9 @@
 namespace dsv32::prefix_test {
 
 using Tokens = std::vector<int32_t>;
-using Pages = std::vector<PrefixPage>;
+using Pages = std::vector<PoolPage>;
 
 constexpr int kKinds = 6;
-
-// The segments of a test have numbers.
-inline Hash256 segment(int64_t number) { return {static_cast<uint8_t>(number)}; }
 
 struct NamedPolicy {
   const char* name;
@@ -113,32 +110,22 @@ struct Fixture {
   // how many of the pages the tree took.
   int64_t insert(const std::string& path) {
     Pages pages(path.size());
-    for (PrefixPage& page : pages) page.pool = pins.make();
+    for (PoolPage& page : pages) page = pins.make();
     return insert(path, pages);
   }
   int64_t insert(const std::string& path, const Pages& pages) {
-    const int64_t n_before = tree->n_pool_pages();
+    const int64_t n_before = tree->n_pages();
     tree->insert(tokens_of(path), pages);
-    for (const PrefixPage& page : pages)
-      if (page.pool.is_there()) pins.release(page.pool);
+    for (const PoolPage& page : pages)
+      if (page.is_there()) pins.release(page);
     pins.released.clear();
-    return tree->n_pool_pages() - n_before;
+    return tree->n_pages() - n_before;
   }
-  void attach(const std::string& path, int64_t first_page, int64_t number, const UseRecord& use = {}) {
-    tree->attach_segment(tokens_of(path), first_page, segment(number), use);
-  }
-  void forget(int64_t number) { tree->forget_segment(segment(number)); }
   PrefixTree::Match match(const std::string& path) const { return tree->match(tokens_of(path)); }
   int64_t n_matched(const std::string& path) const { return match(path).n_tokens; }
   void use(const std::string& path) { tree->use(match(path)); }
   [[nodiscard]] PrefixTree::Lock lock(const std::string& path) { return tree->lock(match(path)); }
-  // Which pages are in the pool ('p'), on disk ('d'), or both ('b').
-  std::string where(const std::string& path) const {
-    std::string parts;
-    for (const PrefixPage& page : match(path).pages)
-      parts += page.pool.is_there() ? page.disk.is_there() ? 'b' : 'p' : 'd';
-    return parts;
-  }
+  size_t n_known(const std::string& path) const { return match(path).pages.size(); }
 
   FakePins pins;
   std::unique_ptr<PrefixTree> tree;

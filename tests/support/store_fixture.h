@@ -14,25 +14,29 @@ namespace dsv32 {
 
 struct StoreFixture {
   std::unique_ptr<TempDir> dir = make_store_dir();
-  PrefixStoreOptions options = store_options(dir->file("cache"));
+  PageStoreOptions options = store_options(dir->file("cache"));
   std::vector<std::string> warnings;
 
-  std::unique_ptr<PrefixStore> open(FileSystem& fs = real_file_system()) {
-    return PrefixStore::open(options, fs, [this](const std::string& line) { warnings.push_back(line); });
+  std::unique_ptr<PageStore> open(FileSystem& fs = real_file_system()) {
+    return open_store(options, fs, [this](const std::string& line) { warnings.push_back(line); });
   }
   // Opens it like the commands that need no model.
-  std::unique_ptr<CacheDirectory> open_directory() const {
-    return CacheDirectory::open(options.directory, options.limits, real_file_system(), {});
+  CacheFiles open_files() const {
+    std::string reason;
+    return *CacheFiles::open(options.directory, real_file_system(), reason);
   }
-  uint64_t segment_bytes(int64_t n_pages = 1) const {
-    SegmentHead head = options.sizes;
-    head.n_pages = n_pages;
-    return head.file_bytes();
+  // Evicts until so many bytes are left.
+  void prune(uint64_t max_bytes) const {
+    make_room(open_files(), {.max_bytes = max_bytes, .min_free_bytes = 0}, 0);
   }
-  std::vector<std::filesystem::path> segment_files() const { return files_named(options.directory, "seg-"); }
+  uint64_t page_bytes() const { return options.format.file_bytes(); }
+  std::vector<std::filesystem::path> pages() const { return page_files(options.directory); }
+  std::filesystem::path path_of(const PageName& name) const {
+    return options.directory + "/" + options.format.folder() + "/" + name.file();
+  }
 };
 
-// A prompt of three segments on disk.
+// A prompt of three pages on disk.
 struct DamageFixture : StoreFixture {
   const std::vector<int32_t> prompt = make_prompt({1, 2, 3});
   std::map<std::filesystem::path, std::string> files;
@@ -43,7 +47,7 @@ struct DamageFixture : StoreFixture {
       if (entry.is_regular_file()) files[entry.path()] = read_file(entry.path());
   }
   void restore() {
-    for (const auto& segment : segment_files()) std::filesystem::remove_all(segment);
+    for (const auto& page : pages()) std::filesystem::remove_all(page);
     for (const auto& [path, bytes] : files) write_file(path, bytes);
     warnings.clear();
   }

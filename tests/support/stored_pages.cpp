@@ -1,8 +1,9 @@
 #include "tests/support/stored_pages.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <map>
 
 #include <unistd.h>
 #include <xxhash.h>
@@ -11,8 +12,6 @@
 
 namespace dsv32 {
 namespace {
-
-constexpr int64_t kAlignment = 4096;
 
 void fill_bytes(uint8_t* to, int64_t n_bytes, uint64_t seed) {
   for (int64_t i = 0; i < n_bytes; i += 8) {
@@ -24,43 +23,27 @@ void fill_bytes(uint8_t* to, int64_t n_bytes, uint64_t seed) {
 
 }  // namespace
 
-PageMemory::PageMemory(const PageSizes& sizes, int64_t n_pages, bool is_aligned)
-    : sizes_(sizes), n_pages_(n_pages) {
-  const auto stride = [&](int64_t n_bytes) {
-    return is_aligned ? (n_bytes + kAlignment - 1) / kAlignment * kAlignment : n_bytes;
-  };
-  rows_stride_ = stride(sizes.rows_page_bytes);
-  keys_stride_ = stride(sizes.n_layers * sizes.keys_page_bytes);
-  const int64_t n_bytes = n_pages * (sizes.n_layers * rows_stride_ + keys_stride_);
-  const size_t padded = static_cast<size_t>((n_bytes + 2 * kAlignment) / kAlignment * kAlignment);
-  memory_ = {static_cast<uint8_t*>(std::aligned_alloc(kAlignment, padded)), std::free};
-  begin_ = memory_.get() + (is_aligned ? 0 : 8);
+PageMemory::PageMemory(const PageSizes& sizes, int64_t n_pages) : sizes_(sizes), n_pages_(n_pages) {
+  const int64_t page_bytes = sizes.n_layers * (sizes.rows_page_bytes + sizes.keys_page_bytes);
+  bytes_.resize(static_cast<size_t>(n_pages * page_bytes));
   trash();
-  for (int64_t page = 0; page < n_pages; ++page) {
-    rows_.emplace_back();
-    for (int64_t layer = 0; layer < sizes.n_layers; ++layer) rows_.back().push_back(at(page, layer));
-    const_rows_.emplace_back(rows_.back().begin(), rows_.back().end());
-  }
+  for (int64_t page = 0; page < n_pages; ++page)
+    for (int64_t layer = 0; layer < sizes.n_layers; ++layer)
+      rows_.push_back(bytes_.data() + page * page_bytes + layer * sizes.rows_page_bytes);
+  const_rows_.assign(rows_.begin(), rows_.end());
 }
 
-uint8_t* PageMemory::at(int64_t page, int64_t layer) const {
-  return begin_ + (page * sizes_.n_layers + layer) * rows_stride_;
-}
 uint8_t* PageMemory::keys_at(int64_t page) const {
-  return begin_ + n_pages_ * sizes_.n_layers * rows_stride_ + page * keys_stride_;
+  return rows_[static_cast<size_t>(page * sizes_.n_layers)] + sizes_.n_layers * sizes_.rows_page_bytes;
 }
 
-std::vector<PageTarget> PageMemory::targets() {
-  std::vector<PageTarget> targets;
-  for (int64_t page = 0; page < n_pages_; ++page)
-    targets.push_back({rows_[static_cast<size_t>(page)], keys_at(page)});
-  return targets;
+PageBytes<uint8_t> PageMemory::target(int64_t page) {
+  const auto n = static_cast<size_t>(sizes_.n_layers);
+  return {std::span(rows_).subspan(static_cast<size_t>(page) * n, n), keys_at(page)};
 }
-std::vector<PageSource> PageMemory::sources() const {
-  std::vector<PageSource> sources;
-  for (int64_t page = 0; page < n_pages_; ++page)
-    sources.push_back({const_rows_[static_cast<size_t>(page)], keys_at(page)});
-  return sources;
+PageBytes<const uint8_t> PageMemory::source(int64_t page) const {
+  const auto n = static_cast<size_t>(sizes_.n_layers);
+  return {std::span(const_rows_).subspan(static_cast<size_t>(page) * n, n), keys_at(page)};
 }
 
 void PageMemory::fill(std::span<const int32_t> prompt, int64_t first_page) {
@@ -68,39 +51,28 @@ void PageMemory::fill(std::span<const int32_t> prompt, int64_t first_page) {
     const auto before = prompt.first(static_cast<size_t>((first_page + page + 1) * kPageTokens));
     const uint64_t seed = XXH3_64bits(before.data(), before.size_bytes());
     for (int64_t layer = 0; layer < sizes_.n_layers; ++layer)
-      fill_bytes(at(page, layer), sizes_.rows_page_bytes, seed + static_cast<uint64_t>(layer) * 1000);
+      fill_bytes(rows_[static_cast<size_t>(page * sizes_.n_layers + layer)], sizes_.rows_page_bytes,
+                 seed + static_cast<uint64_t>(layer) * 1000);
     fill_bytes(keys_at(page), sizes_.n_layers * sizes_.keys_page_bytes, ~seed);
   }
 }
 
-void PageMemory::trash() {
-  const int64_t n_bytes = n_pages_ * (sizes_.n_layers * rows_stride_ + keys_stride_);
-  std::memset(begin_, 0xee, static_cast<size_t>(n_bytes));
-}
+void PageMemory::trash() { std::ranges::fill(bytes_, 0xee); }
 
-bool PageMemory::operator==(const PageMemory& other) const {
-  const size_t rows_bytes = static_cast<size_t>(sizes_.rows_page_bytes);
-  for (int64_t page = 0; page < n_pages_; ++page) {
-    for (int64_t layer = 0; layer < sizes_.n_layers; ++layer)
-      if (std::memcmp(at(page, layer), other.at(page, layer), rows_bytes) != 0) return false;
-    const size_t keys_bytes = static_cast<size_t>(sizes_.n_layers * sizes_.keys_page_bytes);
-    if (std::memcmp(keys_at(page), other.keys_at(page), keys_bytes) != 0) return false;
-  }
-  return true;
-}
+bool PageMemory::operator==(const PageMemory& other) const { return bytes_ == other.bytes_; }
 
 std::unique_ptr<TempDir> make_store_dir() {
   constexpr char kInMemory[] = "/dev/shm";
   return access(kInMemory, W_OK) == 0 ? std::make_unique<TempDir>(kInMemory) : std::make_unique<TempDir>();
 }
 
-PrefixStoreOptions store_options(const std::string& directory, const PageSizes& sizes) {
-  PrefixStoreOptions options;
+PageStoreOptions store_options(const std::string& directory, const PageSizes& sizes) {
+  PageStoreOptions options;
   options.directory = directory;
-  options.sizes.fingerprint.fill(7);
-  options.sizes.n_layers = sizes.n_layers;
-  options.sizes.rows_page_bytes = sizes.rows_page_bytes;
-  options.sizes.keys_page_bytes = sizes.keys_page_bytes;
+  options.format.fingerprint.fill(7);
+  options.format.n_layers = sizes.n_layers;
+  options.format.rows_page_bytes = sizes.rows_page_bytes;
+  options.format.keys_page_bytes = sizes.keys_page_bytes;
   options.limits.max_bytes = uint64_t{1} << 40;
   options.limits.min_free_bytes = 0;
   return options;
@@ -116,56 +88,106 @@ std::vector<int32_t> make_prompt(const std::vector<int>& numbers, int64_t pages_
   return prompt;
 }
 
-int64_t store_prompt(PrefixStore& store, std::span<const int32_t> prompt, int64_t pages_per_segment,
-                     const PageSizes& sizes) {
-  Hash256 parent{};
+std::vector<PageName> names_of(std::span<const int32_t> prompt) {
+  std::vector<PageName> names;
+  for (; prompt.size() >= kPageTokens; prompt = prompt.subspan(kPageTokens)) {
+    const PageHash parent = names.empty() ? PageHash{} : names.back().own;
+    names.push_back({parent, next_hash(parent, prompt.first(kPageTokens))});
+  }
+  return names;
+}
+
+int64_t store_prompt(PageStore& store, std::span<const int32_t> prompt, int64_t n_at_once) {
+  const PageFormat& format = store.format();
+  const std::vector<PageName> names = names_of(prompt);
+  const int64_t n_pages = std::ssize(names);
   int64_t n_stored = 0;
-  const size_t n_at_once = static_cast<size_t>(pages_per_segment * kPageTokens);
-  for (size_t begin = 0; begin < prompt.size(); begin += n_at_once, ++n_stored) {
-    const auto tokens = prompt.subspan(begin, std::min(n_at_once, prompt.size() - begin));
-    PageMemory memory(sizes, static_cast<int64_t>(tokens.size()) / kPageTokens);
-    const int64_t first_page = static_cast<int64_t>(begin) / kPageTokens;
-    memory.fill(prompt, first_page);
-    const auto segment = store.store(parent, first_page, tokens, memory.sources());
-    if (!segment) break;
-    parent = *segment;
+  while (n_stored < n_pages) {
+    const int64_t n = std::min(n_at_once, n_pages - n_stored);
+    PageMemory memory({format.n_layers, format.rows_page_bytes, format.keys_page_bytes}, n);
+    memory.fill(prompt, n_stored);
+    std::vector<NewPage> pages;
+    for (int64_t i = 0; i < n; ++i) {
+      const auto page = static_cast<size_t>(n_stored + i);
+      pages.push_back({names[page], prompt.subspan(page * kPageTokens, kPageTokens), memory.source(i)});
+    }
+    const int64_t n_there = store.store(pages);
+    n_stored += n_there;
+    if (n_there < n) break;
   }
   return n_stored;
 }
 
-Contents load_all(PrefixStore& store, const PageSizes& sizes) {
+namespace {
+
+// The tokens that a page's file says it has; others where they are not those that its name stands for.
+std::vector<int32_t> tokens_in(const std::filesystem::path& file, const PageName& name) {
+  constexpr std::streamoff kTokensAt = 104;
+  std::vector<int32_t> tokens(kPageTokens);
+  std::ifstream in(file, std::ios::binary);
+  if (!in) return {};  // no descriptor is left
+  in.seekg(kTokensAt).read(reinterpret_cast<char*>(tokens.data()), kPageTokens * sizeof(int32_t));
+  if (next_hash(name.parent, tokens) != name.own) tokens.assign(kPageTokens, -1);
+  return tokens;
+}
+
+}  // namespace
+
+Contents load_all(PageStore& store, const PageStoreOptions& options) {
+  const PageFormat& format = store.format();
+  const PageSizes sizes{format.n_layers, format.rows_page_bytes, format.keys_page_bytes};
+  const std::filesystem::path folder = options.directory + "/" + format.folder();
+  std::multimap<PageHash, PageName> behind;
+  for (const auto& file : page_files(options.directory))
+    if (const auto name = PageName::parse(file.filename()); file.parent_path() == folder && store.has(name->own))
+      behind.insert({name->parent, *name});
   Contents contents;
-  std::map<Hash256, std::vector<int32_t>> prompts;
-  for (const StoredSegment& segment : store.segments()) {
-    std::vector<int32_t> prompt =
-        segment.first_page > 0 ? prompts.at(segment.parent) : std::vector<int32_t>();
-    if (static_cast<int64_t>(prompt.size()) != segment.first_page * kPageTokens) ++contents.n_wrong;
-    prompt.insert(prompt.end(), segment.tokens.begin(), segment.tokens.end());
-    prompts[segment.chain] = prompt;
-    PageMemory expected(sizes, segment.n_pages), loaded(sizes, segment.n_pages);
-    expected.fill(prompt, segment.first_page);
-    if (!store.load_pages({segment.chain, 0}, loaded.targets()))
-      ++contents.n_missed;
-    else if (!(loaded == expected))
-      ++contents.n_wrong;
-    else
-      contents.prompts[prompt] = segment.use;
+  std::vector<std::pair<PageHash, std::vector<int32_t>>> reached{{PageHash{}, {}}};
+  PageMemory expected(sizes, 1), loaded(sizes, 1);
+  for (size_t i = 0; i < reached.size(); ++i) {
+    const auto [begin, end] = behind.equal_range(reached[i].first);
+    for (auto child = begin; child != end; ++child) {
+      const PageName& name = child->second;
+      const std::vector<int32_t> tokens = tokens_in(folder / name.file(), name);
+      std::vector<int32_t> prompt = reached[i].second;
+      prompt.insert(prompt.end(), tokens.begin(), tokens.end());
+      if (!tokens.empty()) expected.fill(prompt, std::ssize(prompt) / kPageTokens - 1);
+      if (tokens.empty() || !store.load(name.own, tokens, loaded.target(0))) {
+        ++contents.n_missed;
+        continue;
+      }
+      contents.n_wrong += !(loaded == expected);
+      contents.prompts.insert(prompt);
+      reached.emplace_back(name.own, prompt);
+    }
   }
   return contents;
 }
 
-std::optional<Contents> load_all(const PrefixStoreOptions& options, FileSystem& fs) {
-  const auto store = PrefixStore::open(options, fs, {});
-  if (!store) return std::nullopt;
-  return load_all(*store,
-                  {options.sizes.n_layers, options.sizes.rows_page_bytes, options.sizes.keys_page_bytes});
+std::unique_ptr<PageStore> open_store(const PageStoreOptions& options, FileSystem& fs, Warn warn) {
+  std::unique_ptr<PageStore> store = PageStore::open(options, fs, std::move(warn));
+  if (store) store->tidy();
+  return store;
+}
+
+std::optional<Contents> load_all(const PageStoreOptions& options, FileSystem& fs) {
+  const auto store = open_store(options, fs, {});
+  return store ? std::optional(load_all(*store, options)) : std::nullopt;
 }
 
 std::vector<std::filesystem::path> files_named(const std::string& directory, const std::string& prefix) {
   std::vector<std::filesystem::path> found;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory))
-    if (entry.path().filename().string().starts_with(prefix)) found.push_back(entry.path());
+  std::error_code error;  // files come and go, the directory or a descriptor may be missing
+  for (std::filesystem::recursive_directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error))
+    if (entry->path().filename().string().starts_with(prefix)) found.push_back(entry->path());
   std::ranges::sort(found);
+  return found;
+}
+
+std::vector<std::filesystem::path> page_files(const std::string& directory) {
+  std::vector<std::filesystem::path> found = files_named(directory, "");
+  std::erase_if(found, [](const std::filesystem::path& path) { return !PageName::parse(path.filename()); });
   return found;
 }
 

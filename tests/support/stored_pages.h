@@ -3,13 +3,15 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <memory>
+#include <optional>
 #include <random>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "prefix/prefix_store.h"
+#include "prefix/page_store.h"
 #include "tests/support/temp_dir.h"
 
 namespace dsv32 {
@@ -18,54 +20,58 @@ struct PageSizes {
   int64_t n_layers = 2, rows_page_bytes = 256, keys_page_bytes = 96;
 };
 
-// Memory for the pages of one segment; rows begin at multiples of 4096 when `is_aligned`.
+// Memory for some pages of a prompt.
 class PageMemory {
  public:
-  PageMemory(const PageSizes& sizes, int64_t n_pages, bool is_aligned = false);
-  std::vector<PageTarget> targets();
-  std::vector<PageSource> sources() const;
+  PageMemory(const PageSizes& sizes, int64_t n_pages);
+  PageBytes<uint8_t> target(int64_t page);
+  PageBytes<const uint8_t> source(int64_t page) const;
   void fill(std::span<const int32_t> prompt, int64_t first_page);  // with the pages of `prompt`
   void trash();
   bool operator==(const PageMemory& other) const;  // of the same sizes
 
  private:
-  uint8_t* at(int64_t page, int64_t layer) const;
-  uint8_t* keys_at(int64_t page) const;
   PageSizes sizes_;
-  int64_t n_pages_, rows_stride_, keys_stride_;
-  std::shared_ptr<uint8_t[]> memory_;
-  uint8_t* begin_ = nullptr;
-  std::vector<std::vector<uint8_t*>> rows_;              // [n_pages][n_layers]
-  std::vector<std::vector<const uint8_t*>> const_rows_;  // the same
+  int64_t n_pages_;
+  std::vector<uint8_t> bytes_;            // [n_pages, n_layers, rows_page_bytes + keys_page_bytes]
+  std::vector<uint8_t*> rows_;            // [n_pages, n_layers]
+  std::vector<const uint8_t*> const_rows_;  // the same
+  uint8_t* keys_at(int64_t page) const;
 };
 
 // In /dev/shm where that can be written, since tests sync often.
 std::unique_ptr<TempDir> make_store_dir();
 
-PrefixStoreOptions store_options(const std::string& directory, const PageSizes& sizes = {});
+PageStoreOptions store_options(const std::string& directory, const PageSizes& sizes = {});
 
 // Chunks of `pages_per_chunk` pages of tokens. Chunk i is made from numbers[i] alone: equal numbers give
 // equal chunks.
 std::vector<int32_t> make_prompt(const std::vector<int>& numbers, int64_t pages_per_chunk = 1);
 
-// Stores a prompt in segments of `pages_per_segment` pages. Returns how many were stored, from the root on.
-int64_t store_prompt(PrefixStore& store, std::span<const int32_t> prompt, int64_t pages_per_segment = 1,
-                     const PageSizes& sizes = {});
+// Where each page of a prompt lies on disk.
+std::vector<PageName> names_of(std::span<const int32_t> prompt);
 
-// What a store has: every segment, loaded and compared.
+// Stores a prompt, `n_at_once` pages at a time. Returns how many were stored, from the root on.
+int64_t store_prompt(PageStore& store, std::span<const int32_t> prompt, int64_t n_at_once = 1);
+
+// What a store has: every page that its names lead to, loaded and compared.
 struct Contents {
-  std::map<std::vector<int32_t>, UseRecord> prompts;  // up to the end of each segment that loaded right
-  int64_t n_missed = 0;                               // segments that are listed but did not load
-  int64_t n_wrong = 0;                                // segments with wrong bytes or a wrong beginning
+  std::set<std::vector<int32_t>> prompts;  // up to the end of each page that loaded right
+  int64_t n_missed = 0;                    // pages that are named but did not load
+  int64_t n_wrong = 0;                     // pages with wrong bytes
   bool has(std::span<const int32_t> prompt) const { return prompts.contains({prompt.begin(), prompt.end()}); }
 };
-Contents load_all(PrefixStore& store, const PageSizes& sizes = {});
+Contents load_all(PageStore& store, const PageStoreOptions& options);
 
-// The same after opening the directory; nothing when it is refused.
-std::optional<Contents> load_all(const PrefixStoreOptions& options, FileSystem& fs = real_file_system());
+// The same after opening the directory, as a program does; nothing when it is refused.
+std::optional<Contents> load_all(const PageStoreOptions& options, FileSystem& fs = real_file_system());
 
-// Files below `directory` whose names begin with `prefix`.
+// Opens it, and removes leftovers and what is over the limits.
+std::unique_ptr<PageStore> open_store(const PageStoreOptions& options, FileSystem& fs, Warn warn);
+
+// Files below `directory` whose names begin with `prefix`; pages.
 std::vector<std::filesystem::path> files_named(const std::string& directory, const std::string& prefix);
+std::vector<std::filesystem::path> page_files(const std::string& directory);
 uint64_t bytes_below(const std::string& directory);
 
 }  // namespace dsv32
