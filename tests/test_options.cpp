@@ -186,7 +186,7 @@ BOOST_AUTO_TEST_CASE(a_flag_that_does_nothing_is_an_error) {
            {Command::chat, {"--no-cache", "--cache-policy", "lru"}, "--cache-policy"},
            {Command::chat, {"--no-cache", "--cache-write", "back"}, "--cache-write"},
            {Command::warm_start, {"--no-cache", "--cache-wait", "all"}, "--cache-wait"},
-           {Command::warm_start, {"--no-cache", "--cache-salt", "x"}, "--cache-salt"},
+           {Command::warm_start, {"--no-cache", "--cache-size", "1G"}, "--cache-size"},
            {Command::run, {"--draft", "off", "--draft-model", "x"}, "--draft-model"},
            {Command::bench, {"--draft-model", "x"}, "--draft-model"},
            {Command::inspect_plan, {"--type", "Q2_K", "--draft-model", "x"}, "--draft-model"},

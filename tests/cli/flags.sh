@@ -25,7 +25,6 @@ expect "a flag as a value, glued" 0 inspect prompt "${m[@]}" --system=--json hi
 usage_error "a flag twice" run "${m[@]}" --temp 0 --temp 1 hi
 check "a flag twice: both values" has err "--temp is given twice, as '0' and as '1'"
 usage_error "a flag and its opposite" run "${m[@]}" --think --no-think hi
-usage_error "cache show of two models" cache show --cache-dir absent one two
 
 # --- a text that begins with a hyphen ---
 for text in "-5 + 3?" "- an item" "-5" "--- three" "-h is what?" "-n is 5?"; do

@@ -238,8 +238,7 @@ void check_idle(const Options& options, const GivenWords& given) {
     for (const char* flag : flags)
       refuse_if(is_idle && given.has(flag), std::string("--") + flag + " does nothing " + why);
   };
-  refuse(!options.uses_cache,
-         {"cache-dir", "cache-size", "cache-policy", "cache-write", "cache-wait", "cache-salt"},
+  refuse(!options.uses_cache, {"cache-dir", "cache-size", "cache-policy", "cache-write", "cache-wait"},
          "with --no-cache");
   refuse(options.engine.n_guesses == 0, {"draft-model"}, "without drafts (--draft)");
   refuse(options.bench.is_synthetic, {"draft-model"}, "without a file of the model");
