@@ -128,7 +128,6 @@ void take_unknown_terminal_for_dumb() {
 }
 
 WindowSize window_size(std::initializer_list<int> fds) {
-  constexpr unsigned short kMost = 2000;
   winsize size{};
   for (const int fd : fds)
     if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
