@@ -120,7 +120,8 @@ BOOST_AUTO_TEST_CASE(turns_of_a_conversation_go_on_from_disk) {
     messages.push_back({Message::Role::user, "and a page?", {}});
     const std::vector<int32_t> next = format.encode(messages, thinking);
     greedy(*again.sequence, *tokenizer, next, &n_cached, thinking);
-    BOOST_TEST(n_cached >= (std::ssize(question) - 2) / kPageTokens * kPageTokens - (thinking ? kPageTokens : 0));
+    BOOST_TEST(n_cached >=
+               (std::ssize(question) - 2) / kPageTokens * kPageTokens - (thinking ? kPageTokens : 0));
     BOOST_TEST(n_cached < std::ssize(next));
   }
 }
@@ -285,7 +286,8 @@ BOOST_AUTO_TEST_CASE(pages_that_lead_nowhere_are_removed) {
     const std::vector<PageName> names = names_of(base());
     std::vector<NewPage> pages;
     for (size_t i = 0; i < 2; ++i)
-      pages.push_back({names[i], std::span(base()).subspan(i * kPageTokens, kPageTokens), {layers, keys.data()}});
+      pages.push_back(
+          {names[i], std::span(base()).subspan(i * kPageTokens, kPageTokens), {layers, keys.data()}});
     BOOST_REQUIRE(store->store(pages) == 2);
   }
   Cold cold(KvType::fp8);

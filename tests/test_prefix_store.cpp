@@ -187,8 +187,7 @@ BOOST_AUTO_TEST_CASE(threads_load_while_one_stores) {
       for (int i = 0; i < 200; ++i) {
         const size_t page = static_cast<size_t>(i * 7 + t) % names.size();
         expected.fill(prompt, static_cast<int64_t>(page));
-        n_loaded +=
-            store->load(names[page].own, std::span(prompt).subspan(page * 64, 64), loaded.target(0));
+        n_loaded += store->load(names[page].own, std::span(prompt).subspan(page * 64, 64), loaded.target(0));
         n_wrong += !(loaded == expected);
         store->record_use({&names[page].own, 1});
       }

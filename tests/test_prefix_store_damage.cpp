@@ -156,8 +156,8 @@ BOOST_AUTO_TEST_CASE(a_huge_file_is_verified_in_little_memory) {
   const PageName name = names_of(prompt)[0];
   stdfs::resize_file(path_of(name), uint64_t{1} << 40);
   const OwnedFd folder(real_file_system(), real_file_system().open_directory(path_of(name).parent_path()));
-  BOOST_TEST((verify_page(real_file_system(), folder.get(), options.format.folder(), name) ==
-              PageFault::damaged));
+  BOOST_TEST(
+      (verify_page(real_file_system(), folder.get(), options.format.folder(), name) == PageFault::damaged));
   BOOST_TEST(load_all(options)->prompts.empty());
   BOOST_TEST(!stdfs::exists(path_of(name)));
 }
@@ -200,7 +200,8 @@ BOOST_AUTO_TEST_CASE(pages_lost_or_replaced_while_the_store_is_open_are_found_ag
   for (const auto& path : pages()) stdfs::remove(path);
   PageMemory memory({}, 1);
   for (size_t i = 0; i < 3; ++i)
-    BOOST_TEST(!store->load(names_of(prompt)[i].own, std::span(prompt).subspan(i * 64, 64), memory.target(0)));
+    BOOST_TEST(
+        !store->load(names_of(prompt)[i].own, std::span(prompt).subspan(i * 64, 64), memory.target(0)));
   BOOST_TEST(store->n_pages() == 0);
   BOOST_TEST(store_prompt(*store, make_prompt({1, 4})) == 2);
   for (const auto& [path, bytes] : files) write_file(path, bytes);

@@ -230,8 +230,9 @@ BOOST_AUTO_TEST_CASE(nothing_in_the_directory_hangs_a_start) {
   options.model_path = "/a/model";
   int n = 0;
   for (const Oddity& oddity : oddities())
-    for (const char* name : {"path", "tmp-00112233445566778899aabbccddeeff",
-                             "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff", "anything"}) {
+    for (const char* name :
+         {"path", "tmp-00112233445566778899aabbccddeeff",
+          "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff", "anything"}) {
       options.directory = dir->file("any_" + std::to_string(++n));
       store_prompt(*open(), make_prompt({1}));
       const bool is_below = *name == 'p' || *name == 't';

@@ -86,7 +86,8 @@ BOOST_AUTO_TEST_CASE(orphans_come_back_with_their_parent_and_leave_first) {
 BOOST_AUTO_TEST_CASE(rings_of_names_leave_first) {
   store_prompt(*open(), make_prompt({1}));
   const auto ring = [&](uint8_t parent, uint8_t own) { return path_of({PageHash{parent}, PageHash{own}}); };
-  for (const auto& path : {ring(1, 2), ring(2, 3), ring(3, 1)}) write_file(path, std::string(page_bytes(), 'x'));
+  for (const auto& path : {ring(1, 2), ring(2, 3), ring(3, 1)})
+    write_file(path, std::string(page_bytes(), 'x'));
   prune(2 * page_bytes());
   BOOST_TEST(load_all(options)->has(make_prompt({1})));
   BOOST_TEST(pages().size() == 2u);

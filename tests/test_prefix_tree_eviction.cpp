@@ -103,7 +103,9 @@ BOOST_AUTO_TEST_CASE(a_new_insert_is_a_use) {
 BOOST_AUTO_TEST_CASE(a_failure_before_leaving_leaves_the_tree_whole) {
   Fixture fixture;
   fixture.insert("abc");
-  const auto fail_always = [](const PageHash&, std::span<const int32_t>) { throw std::runtime_error("the disk is full"); };
+  const auto fail_always = [](const PageHash&, std::span<const int32_t>) {
+    throw std::runtime_error("the disk is full");
+  };
   BOOST_CHECK_THROW(fixture.tree->evict(2, fail_always), std::runtime_error);
   BOOST_TEST(fixture.n_known("abc") == 3u);
   BOOST_TEST(fixture.tree->evict(9) == 3);

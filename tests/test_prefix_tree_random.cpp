@@ -190,10 +190,9 @@ class Trial {
     std::vector<std::string> shown;
     for (const std::string& path : victims) expected.push_back(oracle_.pages.at(path).pool);
     fixture_.pins.released.clear();
-    const int64_t n =
-        fixture_.tree->evict(n_pages, [&](const PageHash&, std::span<const int32_t> leaving) {
-          shown.push_back(path_of(leaving));
-        });
+    const int64_t n = fixture_.tree->evict(n_pages, [&](const PageHash&, std::span<const int32_t> leaving) {
+      shown.push_back(path_of(leaving));
+    });
     BOOST_REQUIRE(n == std::ssize(victims));
     BOOST_REQUIRE((fixture_.pins.released == expected));
     BOOST_REQUIRE((shown == victims));

@@ -97,6 +97,24 @@ PageFault read_file(FileSystem& fs, int folder, const std::string& name, std::sp
   return n_read < std::ssize(begin) ? PageFault::damaged : PageFault::none;
 }
 
+// Creates a temporary file with a flock, which says that it is being written. Another process may take it for
+// a leftover before it has the flock: then another one is created.
+int create_locked(FileSystem& fs, int folder, std::string& name, OwnedFd& fd) {
+  constexpr int kTries = 10;
+  int result = 0;
+  for (int i = 0; i < kTries; ++i) {
+    name = CacheFiles::new_temporary();
+    fd = OwnedFd(fs, fs.open_at(folder, name, O_RDWR | O_CREAT | O_EXCL));
+    if (!fd.is_open()) return fd.error();
+    FileInfo info;
+    result = fs.try_lock(fd.get());
+    if (result == 0) result = fs.stat_at(folder, name, info);
+    if (result != -EWOULDBLOCK && result != -ENOENT) break;
+    fs.unlink(folder, name);
+  }
+  return result;
+}
+
 // Through O_DIRECT, unless the file system refuses it.
 int write_durably(FileSystem& fs, int folder, const std::string& name, int fd,
                   std::span<const uint8_t> bytes) {
@@ -163,10 +181,9 @@ int write_page(FileSystem& fs, int folder, const PageFormat& format, const NewPa
   const Header header = header_of(format, page.name, page.tokens, bytes.get());
   std::memcpy(bytes.get(), &header, kBlock);
 
-  const std::string temporary = CacheFiles::new_temporary();
-  const OwnedFd fd(fs, fs.open_at(folder, temporary, O_RDWR | O_CREAT | O_EXCL));
-  if (!fd.is_open()) return fd.error();
-  int result = fs.try_lock(fd.get());  // says that it is being written
+  std::string temporary;
+  OwnedFd fd;
+  int result = create_locked(fs, folder, temporary, fd);
   if (result == 0) result = fs.reserve(fd.get(), format.file_bytes());
   if (result == 0)
     result = write_durably(fs, folder, temporary, fd.get(), {bytes.get(), format.file_bytes()});

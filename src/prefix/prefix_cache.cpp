@@ -215,7 +215,8 @@ int64_t PrefixCache::reclaim(int64_t n_pages) {
       n += take_back_reads();
       return std::ranges::none_of(reads_, [](const auto& job) { return job->is_given_up; });
     };
-    read_hangs_ = !readers_->wait(Clock::now() + (read_hangs_ ? std::chrono::seconds(0) : Offload::kPatience), is_idle);
+    read_hangs_ =
+        !readers_->wait(Clock::now() + (read_hangs_ ? std::chrono::seconds(0) : Offload::kPatience), is_idle);
   }
   return n > 0 ? n : take_back_write(true);
 }

@@ -139,7 +139,8 @@ Contents load_all(PageStore& store, const PageStoreOptions& options) {
   const std::filesystem::path folder = options.directory + "/" + format.folder();
   std::multimap<PageHash, PageName> behind;
   for (const auto& file : page_files(options.directory))
-    if (const auto name = PageName::parse(file.filename()); file.parent_path() == folder && store.has(name->own))
+    if (const auto name = PageName::parse(file.filename());
+        file.parent_path() == folder && store.has(name->own))
       behind.insert({name->parent, *name});
   Contents contents;
   std::vector<std::pair<PageHash, std::vector<int32_t>>> reached{{PageHash{}, {}}};

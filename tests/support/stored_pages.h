@@ -33,8 +33,8 @@ class PageMemory {
  private:
   PageSizes sizes_;
   int64_t n_pages_;
-  std::vector<uint8_t> bytes_;            // [n_pages, n_layers, rows_page_bytes + keys_page_bytes]
-  std::vector<uint8_t*> rows_;            // [n_pages, n_layers]
+  std::vector<uint8_t> bytes_;              // [n_pages, n_layers, rows_page_bytes + keys_page_bytes]
+  std::vector<uint8_t*> rows_;              // [n_pages, n_layers]
   std::vector<const uint8_t*> const_rows_;  // the same
   uint8_t* keys_at(int64_t page) const;
 };
