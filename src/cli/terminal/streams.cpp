@@ -127,11 +127,14 @@ void take_unknown_terminal_for_dumb() {
   if (is_any && !is_dumb(term) && !is_known(term)) setenv("TERM", "dumb", 1);
 }
 
+constexpr size_t kMostCells = 2000;  // of a line, and lines: who believes more takes memory for them
+
 WindowSize window_size(std::initializer_list<int> fds) {
   winsize size{};
   for (const int fd : fds)
     if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-      return {size.ws_row > 0 ? std::min(size.ws_row, kMost) : size_t{24}, std::min(size.ws_col, kMost)};
+      return {size.ws_row > 0 ? std::min<size_t>(size.ws_row, kMostCells) : 24,
+              std::min<size_t>(size.ws_col, kMostCells)};
   return {24, 80};
 }
 
