@@ -301,7 +301,7 @@ BOOST_AUTO_TEST_CASE(tools_and_which_of_them_may_be_called) {
   BOOST_TEST(told.empty());
   // Numbers keep their digits, in the prompt and in what an answer may be.
   const std::string large =
-      R"({"properties":{"a":{"const":18446744073709551616,"minimum":-9223372036854775809}}})";
+      R"({"type":"object","properties":{"a":{"const":18446744073709551616,"minimum":-9223372036854775809}},"additionalProperties":false})";
   const BatchRequest large_numbers =
       request_of(chat(R"(,"tools":[)" + replaced(strict(weather), parameters, large) + "]"));
   BOOST_TEST(contains(large_numbers.messages[0].tools, large));

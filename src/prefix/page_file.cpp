@@ -116,15 +116,11 @@ int create_locked(FileSystem& fs, int folder, std::string& name, OwnedFd& fd) {
 }
 
 // Through O_DIRECT, unless the file system refuses it.
-int write_durably(FileSystem& fs, int folder, const std::string& name, int fd,
-                  std::span<const uint8_t> bytes) {
-  const OwnedFd direct(fs, fs.open_at(folder, name, O_WRONLY | O_DIRECT));
-  int result = direct.is_open() ? write_fully(fs, direct.get(), bytes, 0, kBlock) : -EINVAL;
-  const bool is_cached = result == -EINVAL;
-  if (is_cached) result = write_fully(fs, fd, bytes, 0);
-  if (result == 0) result = fs.fdatasync(fd);  // covers the writes of both descriptors
-  if (is_cached) fs.drop_cached(fd);
-  return result;
+int write_bytes(FileSystem& fs, int folder, UnnamedPage& file, std::span<const uint8_t> bytes) {
+  const OwnedFd direct(fs, fs.open_at(folder, file.temporary, O_WRONLY | O_DIRECT));
+  const int result = direct.is_open() ? write_fully(fs, direct.get(), bytes, 0, kBlock) : -EINVAL;
+  file.is_cached = result == -EINVAL;
+  return file.is_cached ? write_fully(fs, file.fd.get(), bytes, 0) : result;
 }
 
 }  // namespace
@@ -159,7 +155,11 @@ uint64_t PageFormat::file_bytes() const {
 
 PageFault read_page(FileSystem& fs, int folder, const PageFormat& format, const PageName& name,
                     std::span<const int32_t> tokens, const PageBytes<uint8_t>& target) {
-  const AlignedBytes bytes = aligned_bytes(format.file_bytes());
+  // Kept by each thread that reads: fresh memory costs as much time as the checksum.
+  thread_local AlignedBytes bytes;
+  thread_local uint64_t n_allocated = 0;
+  if (n_allocated < format.file_bytes())
+    bytes = aligned_bytes(format.file_bytes()), n_allocated = format.file_bytes();
   const std::span whole(bytes.get(), format.file_bytes());
   // A file system may refuse O_DIRECT when the file is opened, or only when it is read.
   PageFault fault = read_file(fs, folder, name.file(), whole, whole.size(), true);
@@ -172,8 +172,7 @@ PageFault read_page(FileSystem& fs, int folder, const PageFormat& format, const 
   return PageFault::none;
 }
 
-// A failed sync is not tried again, because the kernel may have dropped the unwritten bytes: the file goes.
-int write_page(FileSystem& fs, int folder, const PageFormat& format, const NewPage& page) {
+int write_page(FileSystem& fs, int folder, const PageFormat& format, const NewPage& page, UnnamedPage& file) {
   const AlignedBytes bytes = aligned_bytes(format.file_bytes());
   uint8_t* to = &bytes[kBlock];
   for_parts(format, page.bytes, [&](const uint8_t* from, size_t n) { to = std::copy_n(from, n, to); });
@@ -181,14 +180,20 @@ int write_page(FileSystem& fs, int folder, const PageFormat& format, const NewPa
   const Header header = header_of(format, page.name, page.tokens, bytes.get());
   std::memcpy(bytes.get(), &header, kBlock);
 
-  std::string temporary;
-  OwnedFd fd;
-  int result = create_locked(fs, folder, temporary, fd);
-  if (result == 0) result = fs.reserve(fd.get(), format.file_bytes());
-  if (result == 0)
-    result = write_durably(fs, folder, temporary, fd.get(), {bytes.get(), format.file_bytes()});
-  if (result == 0) result = fs.rename_new(folder, temporary, page.name.file());
-  if (result != 0) fs.unlink(folder, temporary);
+  int result = create_locked(fs, folder, file.temporary, file.fd);
+  if (result == 0) result = fs.reserve(file.fd.get(), format.file_bytes());
+  if (result == 0) result = write_bytes(fs, folder, file, {bytes.get(), format.file_bytes()});
+  if (result != 0) fs.unlink(folder, file.temporary);
+  return result;
+}
+
+// A failed sync is not tried again, because the kernel may have dropped the unwritten bytes. It covers the
+// writes of all descriptors.
+int name_page(FileSystem& fs, int folder, const PageName& name, UnnamedPage& file) {
+  int result = fs.fdatasync(file.fd.get());
+  if (file.is_cached) fs.drop_cached(file.fd.get());
+  if (result == 0) result = fs.rename_new(folder, file.temporary, name.file());
+  if (result != 0) fs.unlink(folder, file.temporary);
   return result;
 }
 

@@ -70,9 +70,19 @@ enum class PageFault {
 PageFault read_page(FileSystem& fs, int folder, const PageFormat& format, const PageName& name,
                     std::span<const int32_t> tokens, const PageBytes<uint8_t>& target);
 
-// Writes a page beside, makes its bytes durable, and gives the file its name, which is not durable before the
-// folder is synced. 0; -EEXIST: it is there; or another negative errno.
-int write_page(FileSystem& fs, int folder, const PageFormat& format, const NewPage& page);
+// A page's file before it has its name.
+struct UnnamedPage {
+  std::string temporary;
+  OwnedFd fd;
+  bool is_cached = false;  // O_DIRECT was refused
+};
+
+// Writes a page beside. 0 or a negative errno; then nothing is left.
+int write_page(FileSystem& fs, int folder, const PageFormat& format, const NewPage& page, UnnamedPage& file);
+
+// Makes the bytes durable and gives the file its name, which is not durable before the folder is synced. 0;
+// -EEXIST: it is there; or another negative errno. Unless 0, the file goes.
+int name_page(FileSystem& fs, int folder, const PageName& name, UnnamedPage& file);
 
 // Verifies a file by its name and by the folder's.
 PageFault verify_page(FileSystem& fs, int folder, const std::string& folder_name, const PageName& name);

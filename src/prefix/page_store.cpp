@@ -197,26 +197,44 @@ int64_t PageStore::store(std::span<const NewPage> pages) {
 
 // Until the first that cannot be written. At a time no more than a quarter of the limit.
 int64_t PageStore::write(int folder, std::span<const NewPage> pages) {
+  constexpr uint64_t kTogether = 16;
   const uint64_t n_most = options_.limits.max_bytes.value_or(UINT64_MAX) / 4 / format().file_bytes();
-  size_t n_reserved = 0;
-  FileInfo file;
-  for (size_t i = 0; i < pages.size(); ++i) {
-    const PageName& name = pages[i].name;
-    if (i == n_reserved) {
-      n_reserved += std::clamp<uint64_t>(n_most, 1, pages.size() - i);
-      if (!has_room((n_reserved - i) * format().file_bytes(), name.parent))
-        return warn_once("not stored: no room under its limits"), i;
-    }
-    int result = files_.fs().stat_at(folder, name.file(), file);
-    if (result == -ENOENT) {
-      result = write_page(files_.fs(), folder, format(), pages[i]);
-      if (result == 0) written_.push_back(name.own);
-    }
-    if (result != -EEXIST && !check_write(result)) return i;
-    const std::lock_guard lock(mutex_);
-    parents_[name.own] = name.parent;
+  const uint64_t n_together = std::clamp<uint64_t>(n_most, 1, kTogether);
+  for (size_t at = 0; at < pages.size();) {
+    const std::span group = pages.subspan(at, std::min<size_t>(n_together, pages.size() - at));
+    if (!has_room(group.size() * format().file_bytes(), group.front().name.parent))
+      return warn_once("not stored: no room under its limits"), at;
+    const size_t n_there = write_together(folder, group);
+    at += n_there;
+    if (n_there < group.size()) return at;
   }
   return pages.size();
+}
+
+// All bytes are written before the first is synced, so the disk is made to finish once; then each gets its
+// name, parents first. Returns how many of them, from the first on, are there.
+size_t PageStore::write_together(int folder, std::span<const NewPage> pages) {
+  std::vector<UnnamedPage> files(pages.size());
+  size_t n_written = 0, n_there = 0;
+  for (FileInfo found; n_written < pages.size(); ++n_written) {
+    int result = files_.fs().stat_at(folder, pages[n_written].name.file(), found);
+    if (result == -ENOENT)
+      result = write_page(files_.fs(), folder, format(), pages[n_written], files[n_written]);
+    if (!check_write(result)) break;
+  }
+  for (bool is_whole = true; UnnamedPage& file : std::span(files).first(n_written)) {
+    const PageName& name = pages[&file - files.data()].name;
+    int result = 0;
+    if (file.fd.is_open())
+      result = is_whole ? name_page(files_.fs(), folder, name, file)
+                        : files_.fs().unlink(folder, file.temporary);
+    is_whole = is_whole && (result == -EEXIST || check_write(result));
+    if (!is_whole) continue;
+    if (file.fd.is_open() && result == 0) written_.push_back(name.own);
+    const std::lock_guard lock(mutex_);
+    parents_[name.own] = name.parent, ++n_there;
+  }
+  return n_there;
 }
 
 }  // namespace dsv32

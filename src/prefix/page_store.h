@@ -88,6 +88,7 @@ class PageStore {
   void forget(const PageHash& page);
   bool has_room(uint64_t n_bytes, const PageHash& kept);
   int64_t write(int folder, std::span<const NewPage> pages);
+  size_t write_together(int folder, std::span<const NewPage> pages);
   void write_uses();
   bool warn_once(const std::string& reason);
   bool check_write(int64_t result);
