@@ -112,7 +112,11 @@ std::pair<double, double> time_masks(const std::vector<std::string>& constraints
                                      const HeardAnswers& answered) {
   Constraints compiled(1);
   std::vector<std::unique_ptr<Constraint>> running;
-  for (const std::string& text : constraints) running.push_back(compiled.begin(text, tokenizer()));
+  for (const std::string& text : constraints) {
+    const std::shared_ptr<Compiled> asked = compiled.ask(text);
+    while (!asked->is_done) compiled.wait();
+    running.push_back(compiled.begin(asked, tokenizer()));
+  }
   std::vector<uint32_t> words((static_cast<size_t>(tokenizer().n_vocab()) + 31) / 32);
   size_t n_steps = SIZE_MAX;
   for (const HeardAnswer& answer : answered) n_steps = std::min(n_steps, answer.result.logprobs.size());
