@@ -69,8 +69,8 @@ struct Problem {
   // Pages in shuffled order; entries of a table past its sequence's end lead far outside.
   void make_page_tables(const std::vector<int64_t>& lengths) {
     for (const int64_t length : lengths) {
-      max_pages = std::max(max_pages, cuda::ceil_div(length, kPageTokens) + 3);
-      n_pages += cuda::ceil_div(length, kPageTokens);
+      max_pages = std::max(max_pages, ceil_div(length, kPageTokens) + 3);
+      n_pages += ceil_div(length, kPageTokens);
     }
     std::vector<int32_t> shuffled = run_of(0, static_cast<int32_t>(n_pages));
     Rng rng(1);
@@ -78,7 +78,7 @@ struct Problem {
     page_ids.assign(static_cast<size_t>(n_seqs * max_pages), 0x3fffffff);
     size_t n_taken = 0;
     for (int64_t s = 0; s < n_seqs; ++s)
-      for (int64_t i = 0; i < cuda::ceil_div(lengths[static_cast<size_t>(s)], kPageTokens); ++i)
+      for (int64_t i = 0; i < ceil_div(lengths[static_cast<size_t>(s)], kPageTokens); ++i)
         page_ids[static_cast<size_t>(s * max_pages + i)] = shuffled[n_taken++];
   }
 
