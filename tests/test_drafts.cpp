@@ -191,7 +191,7 @@ class Drafting {
     options.pool = setup_.n_rows.value_or(kContext * setup_.batch), options.keys = setup_.n_keys;
     options.topk_buffer = setup_.topk_buffer, options.slots = setup_.n_slots;
     if (setup_.has_cache) options.cache.emplace();
-    options.split = setup_.split;
+    if (setup_.n_devices > 1) options.split = setup_.split;
     for (int i = 0; setup_.n_devices > 1 && i < setup_.n_devices; ++i)
       options.backends.push_back(std::make_shared<IslandBackend>()), options.gpus.push_back(i);
     return options;
