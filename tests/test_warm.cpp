@@ -67,7 +67,7 @@ BOOST_AUTO_TEST_CASE(answers_are_those_of_a_process_of_ones_own) {
     BOOST_TEST(lasting(json.out) == lasting(cold_json.out));
     BOOST_TEST(json.err == cold_json.err);
   }
-  BOOST_TEST(warm.ask("run", "-t 2 hello").code == 1);  // another engine
+  BOOST_TEST(warm.ask("run", "--chunk 64 hello").code == 1);  // another engine
   BOOST_TEST(warm.run("warm stop").code == 0);
   BOOST_TEST(warm.run("warm status").code == 1);
   BOOST_TEST(warm.socket() == "");
