@@ -37,8 +37,7 @@ DSV32_DEVICE void route_token(const Beside& beside, int token, float* room) {
 
 // One block's part of the work. room: kMostBesideBytes of shared memory. Called, not inlined: each of the
 // many kernels would else have all of it around its own loop.
-__noinline__ __device__ inline void work_beside(const Beside& beside, int job, bool lets_next_late,
-                                                float* room) {
+__noinline__ __device__ void work_beside(const Beside& beside, int job, bool lets_next_late, float* room) {
   __shared__ bool is_last;
   if (!lets_next_late) let_next_start();
   if (job >= beside.n_jobs) return wait_for_inputs();
