@@ -35,9 +35,8 @@ DSV32_DEVICE void route_token(const Beside& beside, int token, float* room) {
     beside.n_done[0] = beside.n_done[1] = 0;
 }
 
-// One block's part of the work. room: kMostBesideBytes of shared memory. Called, not inlined: each of the
-// many kernels would else have all of it around its own loop.
-__noinline__ __device__ void work_beside(const Beside& beside, int job, bool lets_next_late, float* room) {
+// One block's part of the work. room: kMostBesideBytes of shared memory.
+DSV32_DEVICE void work_beside(const Beside& beside, int job, bool lets_next_late, float* room) {
   __shared__ bool is_last;
   if (!lets_next_late) let_next_start();
   if (job >= beside.n_jobs) return wait_for_inputs();
