@@ -54,6 +54,7 @@ BOOST_AUTO_TEST_CASE(the_plan_is_within_two_percent_of_what_is_taken) {
   for (const int64_t n_rows : {kEveryRow, int64_t{4096}}) {
     EngineOptions options = on_gpu(131072);
     options.topk_buffer = n_rows;
+    options.gpus = {0};    // the one whose memory is looked at
     make_cuda_backend(0);  // what CUDA itself needs is there from now on
     const uint64_t n_free_before = free_device_bytes();
     Engine engine(ModelSource(shape, model_bytes(shape, types),
