@@ -200,7 +200,7 @@ BOOST_AUTO_TEST_CASE(every_flag_of_an_engine_names_its_socket) {
     BOOST_TEST(warm_path(*options, file) != warm_path({}, file), flag->name());
     ++n_flags;
   }
-  BOOST_TEST(n_flags == 22u);
+  BOOST_TEST(n_flags == 21u);
   Options away, elsewhere;  // what is not used does not count
   away.uses_cache = elsewhere.uses_cache = false;
   elsewhere.cache.directory = "/elsewhere";
