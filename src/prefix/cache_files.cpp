@@ -45,7 +45,9 @@ std::optional<CacheFiles> CacheFiles::open(const std::string& path, FileSystem& 
   if (directory.error() == -ENOENT) {
     std::filesystem::create_directories(whole.parent_path(), error);
     const OwnedFd above(fs, fs.open_directory((whole.parent_path() / ".").string()));
-    int result = above.is_open() ? fs.make_directory(above.get(), whole.filename().string()) : above.error();
+    int result = error             ? -error.value()
+                 : above.is_open() ? fs.make_directory(above.get(), whole.filename().string())
+                                   : above.error();
     if (result == 0) fs.fsync(above.get());  // without this a power cut can lose the cache, nothing else
     if (result == -EEXIST) result = 0;
     directory = OwnedFd(fs, result == 0 ? fs.open_directory(whole.string()) : result);
