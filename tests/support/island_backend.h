@@ -39,6 +39,7 @@ class IslandBackend : public CpuBackend {
     thread_.join();
   }
 
+  void set_interrupt(const std::function<bool()>*) override {}  // a device ends what it was given
   bool works_in_host_memory() const override { return false; }
   bool link_adds() const override { return true; }
   std::span<uint8_t> staging() override { return staging_; }
