@@ -1,7 +1,6 @@
 #include "constrain/automaton.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "base/error.h"
 
@@ -141,9 +140,9 @@ bool Automaton::prune(NodeId root) {
       node.has_document = terms_.is_possible(node.text);
   for (bool has_changed = true; has_changed;) {
     has_changed = false;
-    for (Node& node : nodes_ | std::views::reverse) {  // what a node is made of mostly comes later
-      work_.spend(std::ssize(node.parts) + 2);
-      if (!node.has_document && has_document(node)) node.has_document = has_changed = true;
+    for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {  // parts mostly come later
+      work_.spend(std::ssize(node->parts) + 2);
+      if (!node->has_document && has_document(*node)) node->has_document = has_changed = true;
     }
   }
   for (Node& node : nodes_)

@@ -76,6 +76,8 @@ struct WantedMask {
 
 // A constraint that another thread compiles.
 struct Compiled {
+  explicit Compiled(std::string constraint) : text(std::move(constraint)) {}
+
   const std::string text;
   std::atomic<bool> is_done = false;  // then the rest is set
   std::shared_ptr<Grammar> grammar = {};
