@@ -7,12 +7,13 @@ make_root() {
     echo "127.0.0.1 localhost $(hostname)" >"$root/etc/hosts" && inside apt-get update
 }
 
-# inside COMMAND...: root runs it there, with devices and processes of its own; what it leaves running is ended.
+# inside COMMAND...: root runs it there, with devices and processes of its own; what it leaves running is ended. The shell
+# stays as their first process, since it takes those that have ended from the list; most programs do not.
 inside() {
   # shellcheck disable=SC2016 # the inner shell expands it
   unshare --mount --pid --fork --kill-child sh -c 'root=$1 && shift && mount --rbind /dev "$root/dev" &&
       mount -t proc proc "$root/proc" && mount -t sysfs sysfs "$root/sys" &&
-      exec chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 "$@"' \
+      chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 "$@"; exit $?' \
     _ "$root" "$@"
 }
 
