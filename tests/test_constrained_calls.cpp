@@ -225,6 +225,56 @@ BOOST_AUTO_TEST_CASE(a_text_that_a_schema_bounds_may_hold_any_sign) {
                         [](const Error& error) { return contains(error.what(), "cannot stand in a tag"); });
 }
 
+// A value that cannot be written is refused by its place; it does not vanish from the list.
+BOOST_AUTO_TEST_CASE(a_value_that_holds_the_end_tag_is_refused) {
+  const std::string value = "a</｜DSML｜parameter>b";
+  const ordered_json choice{{"enum", {"plain", value}}};
+  const auto compile = [](const ordered_json& properties, bool is_strict = true) {
+    const ordered_json parameters{
+        {"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+    compile_constraint(ordered_json{
+        {"tools", {{{"name", "f"}, {"strict", is_strict}, {"parameters", parameters}}}},
+        {"choice", "f"},
+        {"parallel",
+         false}}.dump());
+  };
+  const ordered_json as_name{{"type", "object"}, {"properties", {{value, {{"type", "string"}}}}}};
+  for (const ordered_json& schema :
+       {choice, ordered_json{{"const", value}}, ordered_json{{"const", {1, value}}},
+        ordered_json{{"type", "array"}, {"items", choice}}, as_name})
+    BOOST_CHECK_EXCEPTION(compile({{"a", schema}}), Error, [&](const Error& error) {
+      return contains(error.what(), "tool f: ") && contains(error.what(), "/properties/a") &&
+             contains(error.what(), "cannot be written here");
+    });
+  BOOST_CHECK_NO_THROW(compile({{"a", {{"type", "array"}, {"items", {{"type", "string"}}}}}}));
+  BOOST_CHECK_NO_THROW(compile({{"a", choice}}, false));  // which does not bind
+}
+
+// Within JSON too a text ends where the parser ends it.
+BOOST_AUTO_TEST_CASE(a_text_in_json_holds_no_end_tag) {
+  for (const bool is_strict : {false, true}) {
+    const ordered_json parameters{
+        {"type", "object"},
+        {"properties", {{"a", {{"type", "array"}, {"items", {{"type", "string"}}}}}}},
+        {"required", {"a"}},
+        {"additionalProperties", false}};
+    const ordered_json spec{{"tools", {{{"name", "f"}, {"strict", is_strict}, {"parameters", parameters}}}},
+                            {"choice", "f"},
+                            {"parallel", false}};
+    const auto takes = [&](const std::string& text) {
+      Constraint calls(compile_constraint(spec.dump()), demo_vocabulary().trie());
+      return calls.take(
+                 "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" "
+                 "string=\"false\">[\"" +
+                 text + "\"]</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>") &&
+             calls.is_complete();
+    };
+    BOOST_TEST(takes("<"));
+    BOOST_TEST(takes("</｜DSML｜invoke>"));
+    BOOST_TEST(!takes("a</｜DSML｜parameter>b"));
+  }
+}
+
 // The constraint begins behind the thinking, in which marks are no calls.
 BOOST_AUTO_TEST_CASE(the_demo_model_calls_after_thinking) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(demo_file());

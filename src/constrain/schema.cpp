@@ -75,8 +75,8 @@ Json parse_bounded_json(std::string_view text, const std::string& name) {
   }
 }
 
-SchemaReader::SchemaReader(Automaton& automaton, const Json& schema)
-    : automaton_(automaton), root_(schema), at_(&schema) {
+SchemaReader::SchemaReader(Automaton& automaton, const Json& schema, std::string barred)
+    : automaton_(automaton), root_(schema), barred_(std::move(barred)), at_(&schema) {
   std::string path;
   visit_values(root_, path, [this](const Json& value) {
     places_[&value] = std::ssize(places_);
@@ -119,11 +119,12 @@ std::vector<SchemaReader::Property> SchemaReader::read_properties() {
     std::vector<std::string_view> constants;
     Shapes others;
     for (Shape& shape : shapes_of(shapes[0].property(name))) {
-      if ((shape.types & kString) && !shape.values) texts.push_back(shape.string_term(automaton_.terms()));
+      if ((shape.types & kString) && !shape.values)
+        texts.push_back(open_text(shape.string_term(automaton_.terms())));
       if (shape.values)
         for (const auto& [meaning, value] : *shape.values)
           if (value->is_string() && (shape.types & kString))
-            constants.push_back(value->get_ref<const std::string&>());
+            constants.push_back(allowed(*value, value->get_ref<const std::string&>()));
       shape.types &= ~static_cast<unsigned>(kString);
       if (shape.types != 0) others.push_back(std::move(shape));
     }
@@ -158,7 +159,7 @@ void SchemaReader::finish() {
 std::vector<std::string> SchemaReader::texts_of(const Shape& shape) {
   std::vector<std::string> texts;
   for (const auto& [meaning, value] : *shape.values) {
-    if (shape.types & type_of(*value)) texts.push_back(json_text(*value));
+    if (shape.types & type_of(*value)) texts.push_back(allowed(*value, json_text(*value)));
     automaton_.work().spend(50 + 2 * std::ssize(meaning));
   }
   return texts;
@@ -204,7 +205,7 @@ SchemaReader::NodeId SchemaReader::type_node(const Shape& shape, Type type) {
     case kNull: return automaton_.literal("null");
     case kBoolean: return automaton_.choice({automaton_.literal("true"), automaton_.literal("false")});
     case kNumber: return automaton_.bare(explored(shape.number_term(automaton_.terms())));
-    case kString: return automaton_.quoted(explored(shape.string_term(automaton_.terms())));
+    case kString: return automaton_.quoted(explored(open_text(shape.string_term(automaton_.terms()))));
     case kArray: return array_node(shape);
     default: return object_node(shape);
   }
@@ -224,6 +225,17 @@ SchemaReader::NodeId SchemaReader::values_node(Shape shape) {
   const NodeId placeholder = automaton_.placeholder();
   values_.push_back({placeholder, shape_node(shape), std::move(values)});
   return placeholder;
+}
+
+Terms::Id SchemaReader::open_text(Terms::Id term) {
+  Terms& terms = automaton_.terms();
+  return barred_.empty() ? term : terms.both({term, terms.without(barred_)});
+}
+
+const std::string& SchemaReader::allowed(const Json& place, const std::string& text) const {
+  if (!barred_.empty() && text.find(barred_) != std::string::npos)
+    refuse(place, "a text that holds " + visible(barred_, false, 60) + " cannot be written here");
+  return text;
 }
 
 // Whether it has texts is decided at once, where it can be told which schema asks too much.
@@ -272,8 +284,9 @@ SchemaReader::NodeId SchemaReader::object_node(const Shape& shape) {
                                                    (part.required ? part.required->size() : 0)) +
                               1);
     const NodeId value = node_of(shape.property(name));
-    members.push_back({automaton_.sequence({automaton_.literal(json_text(name)), colon(), value}),
-                       shape.is_required(name)});
+    members.push_back(
+        {automaton_.sequence({automaton_.literal(allowed(*at_, json_text(name))), colon(), value}),
+         shape.is_required(name)});
   }
   return automaton_.sequence({automaton_.literal("{"),
                               automaton_.members(members, other_member(shape, names), comma()),
@@ -285,7 +298,7 @@ SchemaReader::NodeId SchemaReader::other_member(const Shape& shape, const std::v
   if (std::ranges::any_of(schemas, [](const Json* schema) { return *schema == false; })) return -1;
   Terms& terms = automaton_.terms();
   const Terms::Id others = terms.other_than(terms.one_of({names.begin(), names.end()}));
-  return automaton_.sequence({automaton_.quoted(others), colon(), node_of(schemas)});
+  return automaton_.sequence({automaton_.quoted(open_text(others)), colon(), node_of(schemas)});
 }
 
 // --- Which schemas hold for a value

@@ -28,8 +28,9 @@ class SchemaReader {
  public:
   using NodeId = Automaton::NodeId;
 
-  // Both must outlive the reader.
-  SchemaReader(Automaton& automaton, const Json& schema);
+  // Automaton and schema must outlive the reader. No text, name or value may hold `barred`, which is
+  // well-formed: texts and names that the schema leaves open do not, what it gives is refused.
+  SchemaReader(Automaton& automaton, const Json& schema, std::string barred = "");
 
   // The node of a document. Throws Error{usage} with the path of a schema that is refused.
   NodeId document();
@@ -75,7 +76,9 @@ class SchemaReader {
   NodeId other_member(const Shape& shape, const std::vector<std::string>& names);
   NodeId comma();
   NodeId colon();
+  Terms::Id open_text(Terms::Id term);
   Terms::Id explored(Terms::Id term);
+  const std::string& allowed(const Json& place, const std::string& text) const;
   std::vector<std::string> texts_of(const Shape& shape);
   bool accepts(NodeId node, const std::string& bytes);
 
@@ -100,6 +103,7 @@ class SchemaReader {
 
   Automaton& automaton_;
   const Json& root_;
+  const std::string barred_;
   std::unordered_map<const Json*, int64_t> places_;  // of all values, in the order of the text
   std::map<Schemas, NodeId> nodes_;                  // by schemas, in the order of their places
   std::vector<std::pair<Schemas, NodeId>> unread_;

@@ -14,6 +14,8 @@ using NodeId = Automaton::NodeId;
 const std::string kBegin = "<｜DSML｜function_calls>", kEnd = "</｜DSML｜function_calls>",
                   kEndInvoke = "</｜DSML｜invoke>", kEndParameter = "</｜DSML｜parameter>",
                   kBeginParameter = "<｜DSML｜parameter name=\"", kNamed = "\" string=\"";
+// What ends a value: CallParser finds the tag also with space before its >.
+const std::string kBarred = kEndParameter.substr(0, kEndParameter.size() - 1);
 
 class ToolGrammar {
  public:
@@ -33,7 +35,7 @@ class ToolGrammar {
   NodeId strict_parameters(const Json& schema, const std::string& tool) {
     try {
       std::vector<Automaton::Member> members;
-      for (const SchemaReader::Property& property : SchemaReader(automaton_, schema).properties()) {
+      for (const SchemaReader::Property& property : SchemaReader(automaton_, schema, kBarred).properties()) {
         check_name(property.name);
         members.push_back({parameter(property), property.is_required});
       }
@@ -46,11 +48,12 @@ class ToolGrammar {
   // Of any values: those that the schema names, each once; any if it says nothing of them.
   NodeId free_parameters(const Json& schema) {
     static const Json any = true;
-    const NodeId json =
-        automaton_.sequence({automaton_.literal("false\">"), SchemaReader(automaton_, any).document(),
-                             automaton_.literal(kEndParameter)});
+    const NodeId json = automaton_.sequence({automaton_.literal("false\">"),
+                                             SchemaReader(automaton_, any, kBarred).document(),
+                                             automaton_.literal(kEndParameter)});
     const NodeId value = automaton_.choice(
-        {automaton_.sequence({automaton_.literal("true\">"), text(automaton_.terms().any())}), json});
+        {automaton_.sequence({automaton_.literal("true\">"), text(automaton_.terms().without(kBarred))}),
+         json});
     if (schema.contains("properties") && schema["properties"].is_object()) {
       std::vector<Automaton::Member> members;
       for (const auto& property : schema["properties"].items()) {
@@ -91,12 +94,8 @@ class ToolGrammar {
     return named(property.name, automaton_.choice(values));
   }
 
-  // With its end tag, which CallParser finds also with space before the >: the text holds nothing like it.
   NodeId text(Terms::Id term) {
-    Terms& terms = automaton_.terms();
-    const Terms::Id own =
-        terms.both({term, terms.without(kEndParameter.substr(0, kEndParameter.size() - 1))});
-    return automaton_.sequence({automaton_.bare(own), automaton_.literal(kEndParameter)});
+    return automaton_.sequence({automaton_.bare(term), automaton_.literal(kEndParameter)});
   }
 
   Automaton& automaton_;
