@@ -804,7 +804,7 @@ terminal_cases() {
   check "a terminal is told the speed and the seed" has out "seed: 7"
   on_terminal "'$dsv32' run -m '$model'"
   check "a terminal without a prompt: exit code 2, no waiting" test $code = 2
-  on_terminal "sleep 0.7 | '$dsv32' inspect prompt -m '$model' hi"
+  on_terminal "until grep -qs 'reading standard input' out; do sleep 0.1; done | '$dsv32' inspect prompt -m '$model' hi"
   check "who waits for input at a terminal is told" has out "reading standard input"
   on_terminal "NO_COLOR=1 '$dsv32' run -m '$model' --seed 7 -n 2 --think-max 2 hi </dev/null"
   check "NO_COLOR" lacks out "${esc}[2m"
