@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 
 #include <fcntl.h>
@@ -129,6 +130,13 @@ std::string ChatTerminal::say(const std::string& line) {
 
 void ChatTerminal::listen(double seconds) {
   await([] { return false; }, seconds);
+}
+
+size_t ChatTerminal::peak_memory() const {
+  std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
+  for (std::string name; status >> name;)
+    if (size_t n = 0; name == "VmHWM:" && status >> n) return n;
+  return 0;
 }
 
 int ChatTerminal::end() {

@@ -44,6 +44,8 @@ class ChatTerminal {
   // Reads until the program ends. Returns its exit code, or 1000 + the signal that ended it.
   int end();
   void send_signal(int number) const;
+  // The most memory that the program has had at once, in kB; 0 once it has ended.
+  size_t peak_memory() const;
   // Sets the modes in which a shell without line editing reads, as such a shell does when it takes the
   // terminal.
   void set_plain_modes() const;

@@ -172,6 +172,7 @@ class UnseenTerminal {
       fail(ErrorKind::io, std::string("cannot open a pseudo-terminal: ") + std::strerror(errno));
     outer_ = OwnedFd(real_file_system(), outer), inner_ = OwnedFd(real_file_system(), inner);
     for (const int fd : {outer, inner}) fcntl(fd, F_SETFD, FD_CLOEXEC);
+    resize(window_size());  // of one without a size libedit asks the terminal's own description
   }
   int fd() const { return inner_.get(); }
   void resize(const WindowSize& window) const {

@@ -14,10 +14,10 @@
 #include <utility>
 
 #include <fcntl.h>
-#include <histedit.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <termcap.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -53,15 +53,7 @@ bool is_pipe(int fd) {
 
 bool is_dumb(const char* term) { return !term || std::string_view(term) == "dumb"; }
 
-// Asks libedit, whose complaint goes to /dev/null.
-bool is_known(const char* term) {
-  FILE* null = std::fopen("/dev/null", "r+");
-  EditLine* editor = null ? el_init("dsv32", null, null, null) : nullptr;
-  const bool is_found = !editor || el_set(editor, EL_TERMINAL, term) == 0;
-  if (editor) el_end(editor);
-  if (null) std::fclose(null);
-  return is_found;
-}
+bool is_known(const char* term) { return tgetent(nullptr, term) == 1; }
 
 // wcwidth() knows the characters of the locale.
 size_t width_of(uint32_t code_point) {
