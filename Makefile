@@ -24,7 +24,7 @@ LDLIBS   := -lhwy -lsentencepiece -l:libpcre2-8.a -ledit -ltinfo -lcrypto -lxxha
 TEST_LIB := -l:libboost_unit_test_framework.a
 BASE_LIBS := -lcrypto  # what src/base alone needs
 TEST_PACKAGES := libboost-test-dev  # large, so only the tests install it
-PACKAGES := g++ libedit-dev libhwy-dev libncurses-dev libpcre2-dev libsentencepiece-dev libssl-dev libxxhash-dev nlohmann-json3-dev
+PACKAGES := g++ libcxxopts-dev libedit-dev libhwy-dev libncurses-dev libpcre2-dev libsentencepiece-dev libssl-dev libxxhash-dev nlohmann-json3-dev
 
 # The CUDA half. CUDA_ARCHS: compute capabilities, e.g. "86 90"; by default those of the GPUs here, or 90. Hopper's kernels use
 # instructions that only 9.0 has, so 90 means 90a. All others get the generic kernels. 80on90 is what 80 compiles, as machine

@@ -39,7 +39,6 @@ int run_command_of(const Options& options) {
     case Command::talks_delete: return talks_command(options);
     case Command::bench: return bench_model_command(options);
     case Command::bench_batch: return bench_batch_command(options);
-    case Command::config: return config_command(options);
     case Command::warm_start: return warm_start_command(options);
     case Command::warm_status: return warm_status_command(options);
     case Command::warm_stop: return warm_stop_command(options);

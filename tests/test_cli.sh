@@ -140,7 +140,7 @@ usage_error "bench: an unknown word" bench buffer
 usage_error "bench: an unknown flag" bench --contxts 1
 check "bench: an unknown flag: nearest" has err "--contexts?"
 usage_error "bench: a file and synthetic weights" bench "${m[@]}" --synthetic
-for bad in "--contexts 1,x" "--contexts ," "--contexts 2000000" "--decode 0" "--locality 2" "--type Q9" "--dense 7" \
+for bad in "--contexts 1,x" "--contexts ," "--contexts 2000000" "--decode 0" "--locality 2" "--type Q9" \
   "--layers 0" "--temp 1" "--dir ."; do
   # shellcheck disable=SC2086
   usage_error "bench $bad" bench --synthetic $bad
@@ -150,7 +150,6 @@ for bad in "--sequences 0" "--sequences 1,x" "--contexts 0" "--topk-buffer 0" "-
   usage_error "bench batch $bad" bench batch --synthetic $bad
 done
 usage_error "bench: a measurement of the lab" bench prefixes
-usage_error "bench: formats of heads beside a mix" bench --type Q2_K --head-type Q4_K
 usage_error "bench: layers of a file" bench "${m[@]}" --layers 3
 usage_error "bench: a file and a type" bench "${m[@]}" --type Q2_K
 expect "a very long value" 3 run -m absent.gguf "--prompt=$long"
@@ -269,43 +268,38 @@ check "a prompt longer than the context: counts" has err "the context holds 4"
 
 # --- settings ---------------------------------------------------------------------------------------------
 mkdir -p config/dsv32
-printf 'model = %s\nseed = 7\n[run]\nno-think\nn = 24\n' "$model" >config/dsv32/config
+printf -- '--model=%s\n--seed=7\n# a comment\n--no-think\n--max-tokens=24\n' "$model" >config/dsv32/config
 expect "settings" 0 run "What is a latent row?"
 check "settings: as the same flags" same out first
 expect "settings: the command line wins" 0 run -n 0 hi
 check "settings: the command line wins: no answer" lines out 1
-expect "config" 0 config
-check "config: what holds, and from where" grep -aqE '^max-tokens +24 +/.*/config/dsv32/config:5$' out
-check "config: what is not set" grep -aqE '^top-p +0.95 +default$' out
-check "config: the model" grep -aqE "^model +$model +/.*config:1\$" out
-expect "config of another command" 0 config bench
-check "config of another command: its own flags" grep -aqE '^decode +32 +default$' out
-DSV32_MODEL=absent.gguf expect "config: a model of the environment" 0 config
-check "config: a model of the environment: says so" grep -aqE '^model +absent.gguf +DSV32_MODEL$' out
-usage_error "config of no command" config nothing
-echo 'tmep = 1' >>config/dsv32/config
+expect "settings: flags of other commands are passed over" 0 talks list
+echo '--tmep=1' >>config/dsv32/config
 usage_error "a wrong setting" run hi
-check "a wrong setting: where, and what was meant" has err "config:6: unknown flag tmep (did you mean temp?)"
+check "a wrong setting: where, and what was meant" has err "config:6: unknown flag --tmep (did you mean --temp?)"
+printf 'temp = 1\n' >config/dsv32/config
+usage_error_with_hint "a setting that is no flag" run hi
+check "a setting that is no flag: what one is" has err "hint: a line is --NAME or --NAME=VALUE"
 rm -r config
 
 # --- what is made of the tables ---------------------------------------------------------------------------
 usage_error "completion for no shell" completion
 usage_error "completion for an unknown shell" completion tcsh
 expect "completion" 0 completion bash
-with_program=$(dirname "$dsv32"):$PATH # which the scripts ask
 completed() { # WORDS...: what bash offers for the last of them
-  PATH=$with_program bash -c 'source out; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dsv32; echo "${COMPREPLY[@]}"' _ "$@"
+  bash -c 'source out; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dsv32; echo "${COMPREPLY[@]}"' _ "$@"
 }
 check "completion: commands" test "$(completed dsv32 in)" = "inspect"
 check "completion: a group's commands" test "$(completed dsv32 inspect p)" = "plan prompt"
 check "completion: flags" test "$(completed dsv32 run --think)" = "--think --think-max --thinking"
+check "completion: the longer name of a command" test "$(completed dsv32 bench batch --seq)" = "--sequences"
+check "completion: no words behind a command" test -z "$(completed dsv32 run in)"
 check "completion: flags of a group's command" test "$(completed dsv32 cache verify --dry)" = "--dry-run"
 check "completion: files elsewhere" test -z "$(completed dsv32 run mod)"
 zsh_cases() {
   expect "completion for zsh" 0 completion zsh
   completed_by_zsh() {
-    PATH=$with_program zsh -fc 'compadd() { print -l -- ${(M)@:#$PREFIX*}; }; _describe() { print -l -- ${(M)${offers%%:*}:#$PREFIX*}; }
-      _files() {}; compdef() {}; words=("$@[2,-1]"); CURRENT=$#words; PREFIX=$words[-1]; source $1; _dsv32' _ ./out "$@" | xargs
+    zsh -fc 'compadd() { print -l -- ${(M)@:#$PREFIX*}; }; _files() {}; compdef() {}; words=("$@[2,-1]"); CURRENT=$#words; PREFIX=$words[-1]; source $1; _dsv32' _ ./out "$@" | xargs
   }
   check "completion for zsh: commands" test "$(completed_by_zsh dsv32 in)" = "inspect"
   check "completion for zsh: a group's commands" test "$(completed_by_zsh dsv32 inspect p)" = "plan prompt"
@@ -315,7 +309,7 @@ zsh_cases() {
 }
 fish_cases() {
   expect "completion for fish" 0 completion fish
-  completed_by_fish() { PATH=$with_program fish -c "source out; complete -C '$1'" | cut -f1 | LC_ALL=C sort | xargs; }
+  completed_by_fish() { fish -c "source out; complete -C '$1'" | cut -f1 | LC_ALL=C sort | xargs; }
   check "completion for fish: commands" test "$(completed_by_fish "dsv32 in")" = "inspect"
   check "completion for fish: a group's commands" test "$(completed_by_fish "dsv32 inspect p")" = "plan prompt"
   check "completion for fish: flags" test "$(completed_by_fish "dsv32 run --think")" = "--think --think-max --thinking"
@@ -524,23 +518,23 @@ expect "plan: a limit" 4 inspect plan "${m[@]}" --backend cpu -c 1000 --host-mem
 check "plan: what does not fit, and what helps" grep -aqE 'not enough memory for .* wanted, .* free' err
 expect "plan: a context chosen for a limit" 0 inspect plan "${m[@]}" --backend cpu --host-mem 100M --json
 check "plan: it fits" grep -aqE '"context":[0-9]{4,5},' out
-expect "plan: a machine that is not there" 0 inspect plan --synthetic 671b --type Q4_K --on 2x141G+256G -t 16 --json
+expect "plan: a machine that is not there" 0 inspect plan --synthetic --type Q4_K --on 2x141G+256G -t 16 --json
 check "plan: two devices" has out '"first_layer":0,"last_layer":30,'
 check "plan: the last layer" has out '"last_layer":60,'
 check "plan: experts on the host" grep -qE '"expert_layers":\[[0-9]+,' out
 check "plan: what a token reads" grep -qE '"decode_bytes":\{"devices":[0-9]{11},"host":[0-9]{10},"link":[0-9]{9,10}\}' out
-expect "plan: no GPU" 0 inspect plan --synthetic 671b --on 0+768G --json
+expect "plan: no GPU" 0 inspect plan --synthetic --on 0+768G --json
 check "plan: no devices" has out '"devices":[]'
 small_machine_cases() {
-  expect "plan: weights larger than memory" 0 inspect plan --synthetic 671b --backend cpu -c 4096 --chunk 64
+  expect "plan: weights larger than memory" 0 inspect plan --synthetic --backend cpu -c 4096 --chunk 64
   check "plan: weights larger than memory: says so" has out "the rest is read from disk for every token"
 }
 if (($(awk '/MemTotal/ { print $2 }' /proc/meminfo) < 300000000)); then small_machine_cases; else skip small_machine_cases "this machine has memory for the 671B model"; fi
-expect "plan: too small a machine" 4 inspect plan --synthetic 671b --type Q8_0 --on 1x24G+256G --json
+expect "plan: too small a machine" 4 inspect plan --synthetic --type Q8_0 --on 1x24G+256G --json
 check "plan: it does not fit" has out '"fits":false,"reason":"not enough memory for'
-expect "plan: experts of so many layers" 0 inspect plan --synthetic 671b --type Q2_K --on 2x141G+256G --cpu-experts 3
+expect "plan: experts of so many layers" 0 inspect plan --synthetic --type Q2_K --on 2x141G+256G --cpu-experts 3
 check "plan: a line a device" grep -qE '^GPU 1: layers [0-9]+-60, experts of [0-9]+, ' out
-expect "plan: no machine" 2 inspect plan --synthetic 671b --on 24G
+expect "plan: no machine" 2 inspect plan --synthetic --on 24G
 check "plan: what is expected" has err "--on 24G+256G"
 expect "plan: sizes for GPUs" 2 inspect plan "${m[@]}" --gpus 0,1 --gpu-mem 1G,2G,3G
 expect "plan: no size" 2 inspect plan "${m[@]}" --gpu-mem lots

@@ -3,6 +3,8 @@
 // The exit codes and the one line on standard error are checked on the real binary by test_cli.sh.
 #include <boost/test/unit_test.hpp>
 
+#include <set>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/inspect/inspect.h"
@@ -60,7 +62,14 @@ BOOST_AUTO_TEST_CASE(every_spelling_of_a_flag) {
   BOOST_TEST(run_options({"--ctx-size", "64"}).engine.context.value() == 64);
   BOOST_TEST(run_options({"--temperature=0.5"}).generation.sampling.temperature == 0.5f);
   BOOST_TEST(!run_options({"--nothink"}).generation.thinking);
-  BOOST_TEST((run_options({"--no-color"}).color == ColorMode::never));
+  BOOST_TEST(!run_options({"--reasoning", "off"}).generation.thinking);
+  BOOST_TEST(run_options({"--reasoning=on"}).generation.thinking);
+  BOOST_TEST(run_options({"--reasoning-budget", "5"}).generation.max_thinking == 5);
+  BOOST_TEST(run_options({"--system-prompt", "S"}).system_text == "S");
+  BOOST_TEST(run_options({"--json-schema", "true"}).schema == "true");
+  const Options batch =
+      parse_options(Command::batch, {"--input-file", "in", "--output-file", "out", "--no-think"});
+  BOOST_TEST((batch.batch.input_path == "in" && batch.output_path == "out"));
   BOOST_TEST(run_options({"-sys", "S"}).system_text == "S");
   BOOST_TEST(run_options({"-sysf", "F"}).system_file == "F");
   const Options group = run_options({"-vn", "3"});
@@ -75,7 +84,7 @@ BOOST_AUTO_TEST_CASE(words_and_flags_in_any_order) {
 
 // A value may look like a flag, hold commas, line ends, equals signs, or nothing at all.
 BOOST_AUTO_TEST_CASE(values_are_left_as_they_are) {
-  BOOST_TEST(run_options({"-p", "-sys"}).prompt.value() == "-sys");
+  BOOST_TEST(run_options({"-p", "-x y\nz"}).prompt.value() == "-x y\nz");
   BOOST_TEST(run_options({"--prompt=--max_tokens"}).prompt.value() == "--max_tokens");
   BOOST_TEST(run_options({"--prompt=a=b,c\nd"}).prompt.value() == "a=b,c\nd");
   BOOST_TEST(run_options({"--prompt="}).prompt.value() == "");
@@ -121,8 +130,7 @@ BOOST_AUTO_TEST_CASE(how_many_guesses) {
     BOOST_TEST((parse_options(command, {}).engine.n_guesses == 0), row_of(command).name());
   for (const char* text : {"4", "-1", "on", ""})
     BOOST_TEST(contains(complaint(Command::run, {"--draft", text}), "--draft takes a number, off or auto"));
-  const SettingsFile file("draft = off\n[batch]\ndraft = 2\n");
-  BOOST_TEST((run_options({"hi"}).engine.n_guesses == 0));
+  const SettingsFile file("--draft=2\n");
   BOOST_TEST((parse_options(Command::batch, {"in", "-o", "out"}).engine.n_guesses == 2));
 }
 
@@ -168,13 +176,13 @@ BOOST_AUTO_TEST_CASE(flags_that_contradict_each_other) {
 BOOST_AUTO_TEST_CASE(what_is_given_twice_agrees) {
   for (const Words& words :
        {Words{"--temp", "0", "--temp", "1"}, Words{"-n", "1", "--predict", "2"}, Words{"-m", "a", "-m", "b"},
-        Words{"--think", "--no-think"}, Words{"-qv"}, Words{"--color", "always", "--no-color"}})
+        Words{"--think", "--no-think"}, Words{"--think", "--reasoning", "on"}, Words{"-qv"}})
     BOOST_TEST(!complaint(Command::run, words).empty(), "no complaint about " << words[0]);
   BOOST_TEST(
       contains(complaint(Command::run, {"-n", "1", "-n", "2"}), "--max-tokens is given twice, as '1'"));
   BOOST_TEST(complaint(Command::run, {"-n", "1", "--predict", "1", "-q", "-q", "x"}).empty());
   BOOST_TEST(run_options({"-f", "a", "-f", "b"}).files.size() == 2u);
-  const SettingsFile settings("temp = 0.5\nno-think\n");
+  const SettingsFile settings("--temp=0.5\n--no-think\n");
   BOOST_TEST(complaint(Command::run, {"--temp", "1", "--think"}).empty());
 }
 
@@ -194,8 +202,6 @@ BOOST_AUTO_TEST_CASE(a_flag_that_does_nothing_is_an_error) {
            {Command::inspect_plan, {"--on", "2xH100+9G", "--gpus", "0"}, "--gpus"},
            {Command::inspect_plan, {"--json", "-v"}, "--verbose"},
            {Command::bench, {"--layers", "7"}, "--layers"},
-           {Command::bench, {"--dense", "3"}, "--dense"},
-           {Command::bench_batch, {"--head-type", "F16"}, "--head-type"},
            {Command::bench_batch, {"--capacity", "--sequences", "1"}, "--sequences"},
            {Command::bench_batch, {"--capacity", "--decode", "1"}, "--decode"},
            {Command::bench_batch, {"--capacity", "--locality", "1"}, "--locality"},
@@ -210,7 +216,8 @@ BOOST_AUTO_TEST_CASE(a_flag_that_does_nothing_is_an_error) {
            {Command::run, {"--lines", "--no-stdin"}, "--no-stdin"},
            {Command::run, {"--raw", "--chat-format", "r1"}, "--chat-format"},
            {Command::run, {"--raw", "--think"}, "--think"},
-           {Command::inspect_prompt, {"--raw", "--no-think"}, "--no-think"}})
+           {Command::inspect_prompt, {"--raw", "--no-think"}, "--think"},
+           {Command::run, {"--raw", "--reasoning", "off"}, "--reasoning"}})
     BOOST_TEST(contains(complaint(command, words), flag + " does nothing"), joined(words));
   for (const Command command : {Command::check, Command::inspect_logits})
     BOOST_TEST(contains(complaint(command, {"--draft-model", "x"}), "unknown flag --draft-model"));
@@ -222,7 +229,7 @@ BOOST_AUTO_TEST_CASE(a_flag_that_does_nothing_is_an_error) {
            {Command::bench, {"--draft", "1", "--draft-model", "x"}},
            {Command::inspect_model, {"--draft-model", "x"}}})
     BOOST_TEST(complaint(command, words) == "", joined(words));
-  const SettingsFile settings("cache-dir = x\nparallel = 2\nthink-max = 3\nlayers = 4\n");
+  const SettingsFile settings("--cache-dir=x\n--parallel=2\n--think-max=3\n--layers=4\n");
   for (const Command command : {Command::run, Command::bench}) BOOST_TEST(complaint(command, {}) == "");
   BOOST_TEST(complaint(Command::run, {"--no-cache", "--no-think"}) == "");
 }
@@ -240,7 +247,6 @@ BOOST_AUTO_TEST_CASE(a_schema_in_each_of_its_forms) {
              R"({"schema":)" + of_file + "}");
   BOOST_TEST(constraint({"hi", "--schema", " " + of_file}) == R"({"schema":)" + of_file + "}");
   BOOST_TEST(constraint({"hi", "--schema", "true"}) == R"({"schema":true})");
-  BOOST_TEST(constraint({"hi", "--json-only"}) == R"({"schema":true})");
   const std::string person = R"({"schema":{"type":"object","properties":{"name":{"type":"string"},)"
                              R"("age":{"type":"integer"},"tags":{"type":"string"}},)"
                              R"("required":["name","age","tags"],"additionalProperties":false}})";
@@ -272,9 +278,7 @@ BOOST_AUTO_TEST_CASE(a_schema_in_each_of_its_forms) {
 
 BOOST_AUTO_TEST_CASE(what_a_document_cannot_be_had_with) {
   for (const auto& [command, words, why] : std::vector<std::tuple<Command, Words, std::string>>{
-           {Command::run, {"--schema", "true", "--json-only", "x"}, "both given"},
            {Command::run, {"--schema", "true", "--stop", "}", "x"}, "stop would cut"},
-           {Command::run, {"--json-only", "--stop", "}", "x"}, "stop would cut"},
            {Command::run, {"--schema", "true", "--thinking", "stdout", "x"}, "--thinking takes show or hide"},
            {Command::run, {"--schema", "-", "-"}, "more than once"},
            {Command::run, {"--schema", "-", "-f", "-"}, "more than once"},
@@ -283,8 +287,8 @@ BOOST_AUTO_TEST_CASE(what_a_document_cannot_be_had_with) {
            {Command::batch, {"--schema", "-", "-i", "-", "-o", "x"}, "more than once"},
            {Command::chat, {"--schema", "-"}, "standard input"}})
     BOOST_TEST(contains(complaint(command, words), why), joined(words));
-  const SettingsFile settings("stop = x\n");
-  BOOST_TEST(run_options({"--json-only", "hi"}).generation.stops.empty());
+  const SettingsFile settings("--stop=x\n");
+  BOOST_TEST(run_options({"--schema", "true", "hi"}).generation.stops.empty());
   BOOST_TEST(run_options({"hi"}).generation.stops.size() == 1u);
 }
 
@@ -304,8 +308,7 @@ BOOST_AUTO_TEST_CASE(tools_and_conversations_from_files) {
            {Command::run, {"--tools", "absent.json", "x"}, "there is no file absent.json with tools"},
            {Command::run, {"--tools", "[{}]", "x"}, "the JSON given: tools.type is ''"},
            {Command::run, {"--tools", "", "x"}, "--tools is empty"},
-           {Command::run, {"--tools", "[]", "--schema", "true", "x"}, "neither --schema nor --json-only"},
-           {Command::run, {"--tools", "[]", "--json-only", "x"}, "neither --schema nor --json-only"},
+           {Command::run, {"--tools", "[]", "--schema", "true", "x"}, "one of --tools and --schema"},
            {Command::run, {"--tools", "[]", "--raw", "x"}, "rendered already"},
            {Command::run, {"--tools", "[]", "--talk", "x", "y"}, "in chat alone"},
            {Command::run, {"--tools", file, "--stop", "x", "y"}, "stop would cut"},
@@ -321,7 +324,7 @@ BOOST_AUTO_TEST_CASE(tools_and_conversations_from_files) {
     all.insert(all.end(), words.begin(), words.end());
     BOOST_TEST(contains(complaint(Command::run, all), "--messages is the whole conversation"), words[0]);
   }
-  const SettingsFile settings("system = Be brief.\n");
+  const SettingsFile settings("--system=Be brief.\n");
   BOOST_TEST(run_options({"--messages", "x"}).system_text.empty());
 }
 
@@ -337,10 +340,13 @@ BOOST_AUTO_TEST_CASE(help_before_everything_else) {
     }
 }
 
-// The letter of a flag stands last in its row, where the help looks for it.
+// The letter of a flag stands last in its row, and each name is in one row: a settings file knows no command.
 BOOST_AUTO_TEST_CASE(the_table_is_in_order) {
+  std::set<std::string> seen;
+  BOOST_TEST(flags().size() <= 81u);
   for (const Flag& flag : flags()) {
     const std::string names = flag.names;
+    for (const std::string& spelling : flag.spellings()) BOOST_TEST((seen.insert(spelling).second || spelling == "tokens"), spelling);
     for (size_t at = names.find(','); at != std::string::npos; at = names.find(',', at + 1))
       BOOST_TEST((names.find(',', at + 1) != at + 2), names);
     BOOST_TEST(names.find(',') != 1u, names);
@@ -368,18 +374,17 @@ BOOST_AUTO_TEST_CASE(commands_by_their_words) {
 BOOST_AUTO_TEST_CASE(what_bench_measures) {
   const Options none = parse_options(Command::bench, {});
   BOOST_TEST((none.bench.contexts.empty() && !none.bench.is_synthetic && none.bench.locality == Locality{}));
-  const Options some =
-      parse_options(Command::bench, {"--synthetic", "--layers", "4", "--dense=0", "--contexts", "64,0,8",
-                                     "--type", "q6_k-pure", "--head-type", "F16", "--decode", "3",
-                                     "--locality", "0.5", "--topk-buffer", "full"});
-  BOOST_TEST((some.bench.is_synthetic && some.bench.n_layers == 4 && some.bench.n_dense == 0));
+  const Options some = parse_options(
+      Command::bench, {"--synthetic", "--layers", "4", "--contexts", "64,0,8", "--type", "q6_k-pure",
+                       "--decode", "3", "--locality", "0.5", "--topk-buffer", "full"});
+  BOOST_TEST((some.bench.is_synthetic && some.bench.n_layers == 4));
   BOOST_TEST(some.bench.contexts == (std::vector<int64_t>{0, 8, 64}), boost::test_tools::per_element());
-  BOOST_TEST((some.bench.types.matrices == TensorType::q6_k && some.bench.types.heads == TensorType::f16));
+  BOOST_TEST((some.bench.types.matrices == TensorType::q6_k));
   BOOST_TEST((some.bench.n_decode == 3 && some.bench.locality.selection == 0.5));
   BOOST_TEST(some.engine.topk_buffer.value() == kEveryRow);
   for (const Words& words :
        {Words{"--contexts", "1,,2"}, Words{"--contexts", "-1"}, Words{"--contexts", "1048577"},
-        Words{"--type", "Q4"}, Words{"--locality", "1.1"}, Words{"--decode", "0"}, Words{"--dense", "7"},
+        Words{"--type", "Q4"}, Words{"--locality", "1.1"}, Words{"--decode", "0"},
         Words{"--synthetic", "-m", "x"}})
     BOOST_TEST(!complaint(Command::bench, words).empty(), "no complaint about " << words[0]);
 }
@@ -400,7 +405,6 @@ BOOST_AUTO_TEST_CASE(a_type_means_the_same_to_a_bench_and_a_plan) {
         contains(complaint(command, {"--type", "Q9"}), "one format for all matrices (Q2_K-pure) or a mix"));
   }
   BOOST_TEST(parse_options(Command::inspect_plan, {}).bench.types.mix == find_mix("Q4_K_M"));
-  BOOST_TEST(contains(complaint(Command::bench, {"--type", "Q2_K", "--head-type", "Q4_K"}), "--head-type"));
   BOOST_TEST(contains(complaint(Command::bench, {"--layers", "4"}), "--synthetic"));
 }
 

@@ -26,7 +26,8 @@ constexpr GenerationOption kGenerationOptions[] = {
      "most tokens of the answer, thinking not counted; 0: only read the prompt; -1: until the context is "
      "full"},
     {"max_thinking", [](O& o) -> Field { return &o.max_thinking; }, -1, kMostTokenLimit, "think-max",
-     "think-max", "N", "most tokens of thinking, behind which the answer begins; -1: as many as it takes"},
+     "think-max,reasoning-budget", "N",
+     "most tokens of thinking, behind which the answer begins; -1: as many as it takes"},
     {.name = "max_tokens",
      .field = [](O& o) -> Field { return &o.max_tokens; },
      .least = -1,

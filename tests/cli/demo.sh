@@ -36,13 +36,7 @@ check "batch, as the file recommends" test -s answer.1
 check "batch, as the file recommends: nothing is drawn" same answer.1 answer.2
 
 mkdir -p "$XDG_CONFIG_HOME/dsv32"
-echo "model = $demo" >"$XDG_CONFIG_HOME/dsv32/config"
-expect "config: what the file recommends" 0 config run
-check "config: what the file recommends, and which" grep -aqE "^temp +0 +$demo\$" out
-check "config: what it does not recommend" grep -aqE '^top-p +0.95 +default$' out
-echo "temp = 1.5" >>"$XDG_CONFIG_HOME/dsv32/config"
-expect "config: a setting wins over the file" 0 config run
-check "config: a setting wins over the file: from where" grep -aqE '^temp +1.5 +/.*/config:2$' out
+echo "--temp=1.5" >"$XDG_CONFIG_HOME/dsv32/config"
 run_ run "${free[@]}" --seed 1
 check "a setting wins over the file" test "$(cmp out recommended >/dev/null; echo $?)" = 1
 rm -r "$XDG_CONFIG_HOME/dsv32"

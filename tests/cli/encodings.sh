@@ -71,9 +71,9 @@ check "20 MB of text: said so" has err "the prompt has more than 65536 tokens, t
 head -c 40000 huge.txt >large.txt
 expect "a text that is somewhat too long" 2 run -m "$demo" --warm never -f large.txt hi
 check "a text that is somewhat too long: by how much" grep -aqE "the prompt has [3-6][0-9]{4} tokens, the context holds 32768" err
-printf '%sthink = false\n%sno-such = 1\n' "$bom" "$bom" >config/dsv32/config
+printf '%s--no-think\n%s--no-such=1\n' "$bom" "$bom" >config/dsv32/config
 XDG_CONFIG_HOME=$PWD/config usage_error "byte order marks in settings" run -m absent.gguf hi
-check "byte order marks in settings: dropped in each line" has err "config:2: unknown flag no-such"
+check "byte order marks in settings: dropped in each line" has err "config:2: unknown flag --no-such"
 printf '%shi there\n%shi there\nhi there\n' "$bom" "$bom" >lines.txt
 expect "byte order marks in lines" 0 batch "${m[@]}" --lines --no-think -n 1 lines.txt -o lines.jsonl
 check "byte order marks in lines: dropped in each" \

@@ -14,7 +14,7 @@ escape_terminal_cases() {
   for words in "talks list" "talks list --json" \
     "inspect model" "inspect model --json" "inspect tokens --json '$attack'" "inspect prompt '$attack'" \
     "inspect prompt --json '$attack'" "run -v --no-think -n 0 hi" "run --json --no-think -n 0 hi" "run --no-think -n 0 'x.gguf$attack'" \
-    "config" "cache list --cache-dir '$attack'" "cache list --json --cache-dir '$attack'" "cache list" "cache list --json" \
+    "cache list --cache-dir '$attack'" "cache list --json --cache-dir '$attack'" "cache list" "cache list --json" \
     "talks delete '$attack'" "'$attack'" "run '--$attack'"; do
     DSV32_MODEL=$named TERM=dumb on_terminal "'$dsv32' $words </dev/null"
     check "a terminal, $words: no control character" tame out

@@ -9,6 +9,9 @@ hinted() {
 # --- a switch has no value, -h stands alone ---
 for flag in --think=false --think=true --think=; do hinted "$flag" "--no-think is its opposite" run "${m[@]}" $flag hi; done
 hinted "--no-think=false" "--think is its opposite" run "${m[@]}" --no-think=false hi
+hinted "--nothink=1" "it stands alone" run "${m[@]}" --nothink=1 hi
+usage_error_with_hint "a value that a letter cannot hold" run "${m[@]}" -n-1 hi
+check "a value that a letter cannot hold: where it stands" has err "hint: the value of a letter stands in a word of its own"
 hinted "--stream=no" "it stands alone, or is left out" run "${m[@]}" --stream=no --json hi
 hinted "--capacity=2" "it stands alone" bench batch --synthetic --capacity=2
 for group in -hf -qh -hq -Vx; do
@@ -59,10 +62,10 @@ usage_error "--split of one GPU" inspect plan --type Q2_K --on 80G+768G --split 
 
 # --- quotes ---
 mkdir -p config/dsv32
-echo 'system = "Be brief."' >config/dsv32/config
+echo '--system="Be brief."' >config/dsv32/config
 XDG_CONFIG_HOME=$PWD/config expect "quotes in settings" 0 inspect prompt "${m[@]}" --no-think hi
 check "quotes in settings: dropped" has out "<｜begin▁of▁sentence｜>Be brief.<｜User｜>hi"
 expect "a stop text with an escape" 0 run "${m[@]}" --no-think -n 1 --stop '\n' hi
 check "a stop text with an escape: what makes a line end" has err "\$'\\n'"
-expect "a stop text with a line end" 0 run "${m[@]}" --no-think -n 1 --stop $'\n' hi
+expect "a stop text with a line end" 0 run "${m[@]}" --no-think --seed 7 -n 1 --stop $'\n' hi
 check "a stop text with a line end: nothing said" lacks err "note: --stop"

@@ -10,8 +10,8 @@ check "plans: the last line but two is a speed" \
   grep -aqE '^expected, not measured: [0-9]+ t/s of an answer at 4,096 tokens of context, [0-9],[0-9]{3} t/s of a prompt of 32,768$' out
 check "plans: with the rates behind it" \
   grep -aqE '^    at these rates: [0-9],[0-9]{3} GB/s on H200 and .* [0-9]+ GB/s in host memory, assumed of 30 threads; most weights are Q4_K$' out
-plan --synthetic 671b --on 2x141G+256G && cp out default
-plan --synthetic 671b --type q4_k_m --on 2x141G+256G
+plan --synthetic --on 2x141G+256G && cp out default
+plan --synthetic --type q4_k_m --on 2x141G+256G
 check "plans: Q4_K_M is the default" same out default
 plan --type Q2_K --on 2x141G+256G --json
 check "plans: Q2_K is a mix" grep -aqE '"weight_bytes":24[45][0-9]{9},' out

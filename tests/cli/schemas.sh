@@ -4,8 +4,8 @@ echo "$person" >person.json
 quiet=("${m[@]}" --no-cache --no-think --seed 7 -c 256 --warm never)
 
 # --- refused ---
-for bad in "--schema {" "--schema 7,x.y" "--schema {\"uniqueItems\":true}" "--schema true --json-only" "--json-only --stop x" \
-  "--json-only --thinking stdout" "--schema - -f -" "--schema person.json --stop x"; do
+for bad in "--schema {" "--schema 7,x.y" "--schema {\"uniqueItems\":true}" "--schema true --stop x" \
+  "--schema true --thinking stdout" "--schema - -f -" "--schema person.json --stop x"; do
   # shellcheck disable=SC2086
   usage_error "run $bad" run -m absent.gguf $bad hi
 done
@@ -13,7 +13,7 @@ usage_error "batch: the requests and the schema are standard input" batch -m abs
 expect "schema: no such file" 2 run -m absent.gguf --schema absent.json hi
 check "schema: no such file: the short form in the hint" has err "hint: the short form"
 mkdir -p "$XDG_CONFIG_HOME/dsv32"
-echo "schema = person.json" >"$XDG_CONFIG_HOME/dsv32/config"
+echo "--schema=person.json" >"$XDG_CONFIG_HOME/dsv32/config"
 usage_error "a schema is no setting" run "${quiet[@]}" hi
 rm -r "$XDG_CONFIG_HOME/dsv32"
 

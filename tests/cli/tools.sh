@@ -9,7 +9,7 @@ echo "{\"messages\":[$question],\"tools\":[$tool],\"tool_choice\":\"required\",\
 
 # --- refused ---
 for bad in "--tools absent.json hi" "--tools [7] hi" "--messages absent.json" "--messages asked.json hi" "--messages asked.json --tools tools.json" \
-  "--messages tools.json" "--tools tools.json --json-only hi" "--tools tools.json --stop x hi" "--messages asked.json --schema true"; do
+  "--messages tools.json" "--tools tools.json --schema true hi" "--tools tools.json --stop x hi" "--messages asked.json --schema true"; do
   # shellcheck disable=SC2086
   usage_error "run $bad" run -m absent.gguf $bad
 done

@@ -1,41 +1,19 @@
-// `dsv32 completion` and `dsv32 config`: the tables of commands and flags, written for a shell, for man, and
-// for a person who asks which values hold.
+// `dsv32 completion`: the tables of commands and flags, written for a shell and for man.
 //
-// The shells' scripts ask `dsv32 completion next -- WORDS...` for the possible words in place of the last.
+// The shells' scripts are lists: they complete commands, and the flags of each.
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <memory>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/chat/chat.h"
-#include "cli/chat/talk.h"
 #include "cli/inspect/inspect.h"
 #include "cli/options/flags.h"
-#include "cli/options/inputs.h"
 #include "cli/terminal/streams.h"
-#include "cli/terminal/user_files.h"
-#include "cli/warm/model.h"
 
 namespace dsv32 {
 namespace {
 
 using Words = std::vector<std::string>;
-
-// Possible words in the scripts' form: the first line is "files" where names of files are possible too, else
-// "words"; each other line is a word and, behind a tab, its description.
-struct Offers {
-  std::string text = "words\n";
-
-  void add(const std::string& word, const std::string& about = "") {
-    text += word + (about.empty() ? "" : "\t" + about) + "\n";
-  }
-  void add(const Words& words) {
-    for (const std::string& word : words) add(word);
-  }
-  void add_files() { text.replace(0, 5, "files"); }
-};
 
 // The flag's help up to the first bracket or semicolon.
 std::string short_text(const Flag& flag) {
@@ -52,86 +30,76 @@ Words first_words() {
   return words;
 }
 
-Words talk_names() {
-  const std::string folder = user_folder(UserFolder::state) + "/talks";
-  std::error_code error;
-  return std::filesystem::exists(folder, error) ? TalkStore(folder).names() : Words{};
+// "model plan" of "inspect", as a list; empty for a command of one word.
+std::string second_words(const std::string& first) {
+  Words words;
+  for (const CommandRow& row : commands())
+    if (row.name().starts_with(first + " ")) words.push_back(row.name().substr(first.size() + 1));
+  return joined(words, " ");
 }
 
-void add_values(Offers& offers, const Flag& flag) {
-  const std::string name = flag.name(), value = flag.value;
-  Options options;
-  offers.add(name == "talk" ? talk_names() : name == "model" ? model_names() : flag.field(options).words);
-  if (name == "model" || value == "FILE" || value == "DIR") offers.add_files();
+// The long names of a command's flags.
+std::string flag_words(Command command) {
+  Words words;
+  for (const Flag* flag : flags_of(command))
+    for (const std::string& name : flag->spellings())
+      if (name.size() > 1) words.push_back("--" + name);
+  return joined(words, " ");
 }
 
-// Adds the possible words that are no flags.
-void add_words(Offers& offers, const CommandRow& row) {
-  const std::string usage = row.usage;
-  if (usage.find("NAME") != usage.npos)
-    offers.add(talk_names());
-  else if (usage.find("COMMAND") != usage.npos)
-    offers.add(first_words());
-  else if (usage.find('|') != usage.npos)
-    offers.add(split(usage, '|'));
-  else
-    offers.add_files();
+// Sets `list` to what may stand in place of a word, in the language of bash and zsh. Of a group with a
+// command of its own name, the longer name is looked at first.
+std::string lists() {
+  std::string flags, seconds;
+  for (const CommandRow& row : commands())
+    flags =
+        format("      '%s '*) list='%s' ;;\n", row.name().c_str(), flag_words(row.command).c_str()) + flags;
+  for (const std::string& first : first_words())
+    if (const std::string words = second_words(first); !words.empty())
+      seconds += format("      %s) list='%s' ;;\n", first.c_str(), words.c_str());
+  return "  if [[ $word == -* ]]; then\n    case \"$first $second \" in\n" + flags +
+         "    esac\n  elif ((nth == 1)); then\n    list='" + joined(first_words(), " ") +
+         "'\n  elif ((nth == 2)); then\n    case $first in\n" + seconds + "    esac\n  fi\n";
 }
 
-// The flag whose value is the last word. Bash splits words at "=". Null: the last word is no flag's value.
-const Flag* flag_before(const Flags& flags, const Words& line) {
-  const size_t n = line.size();
-  const bool is_behind = line[n - 2] == "=" && n > 2;
-  std::string word = line[n - (is_behind ? 3 : 2)];
-  if (line.back().starts_with("--") && line.back().find('=') != std::string::npos)
-    word = line.back().substr(0, line.back().find('='));
-  if (!word.starts_with('-')) return nullptr;
-  const Flag* flag = find_flag(flags, word.substr(word.starts_with("--") ? 2 : 1));
-  return flag && flag->value ? flag : nullptr;
+std::string bash_script() {
+  return "# What bash completes for dsv32, made by: dsv32 completion bash\n_dsv32() {\n"
+         "  local nth=$COMP_CWORD word=${COMP_WORDS[COMP_CWORD]} first=${COMP_WORDS[1]} "
+         "second=${COMP_WORDS[2]} list=\n" +
+         lists() +
+         "  mapfile -t COMPREPLY < <(compgen -W \"$list\" -- \"$word\")\n}\n"
+         "complete -o default -F _dsv32 dsv32\n";
 }
 
-struct Script {
-  std::string_view shell, text;
-};
+std::string zsh_script() {
+  return "#compdef dsv32\n# Made by: dsv32 completion zsh\n_dsv32() {\n"
+         "  local nth=$((CURRENT - 1)) word=$PREFIX first=$words[2] second=$words[3] list=\n" +
+         lists() +
+         "  if [[ -n $list ]]; then compadd -- ${=list}; else _files; fi\n}\n"
+         "if [[ $funcstack[1] == _dsv32 ]]; then _dsv32; else compdef _dsv32 dsv32; fi\n";
+}
 
-constexpr Script kScripts[] = {
-    {"bash", R"(# What bash completes for dsv32, made by: dsv32 completion bash
-_dsv32() {
-  local word=${COMP_WORDS[COMP_CWORD]} kind words files=
-  { read -r kind; words=$(cut -f 1); } < <(
-    "${COMP_WORDS[0]}" completion next -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
-  [[ $word == = ]] && word=
-  [[ $kind == files ]] && files=-f && compopt -o filenames 2>/dev/null
-  mapfile -t COMPREPLY < <(compgen $files -W "$words" -- "$word")
+std::string fish_script() {
+  std::string text =
+      "# What fish completes for dsv32, made by: dsv32 completion fish\n"
+      "complete -c dsv32 -n __fish_use_subcommand -f -a '" +
+      joined(first_words(), " ") + "'\n";
+  for (const std::string& first : first_words())
+    if (const std::string words = second_words(first); !words.empty())
+      text += format(
+          "complete -c dsv32 -n 'string match -q \"dsv32 %s\" (commandline -opc | string join \" \")' -f -a "
+          "'%s'\n",
+          first.c_str(), words.c_str());
+  for (const Flag& flag : flags()) {
+    std::string names, takers;
+    for (const std::string& name : flag.spellings()) names += (name.size() > 1 ? " -l " : " -s ") + name;
+    for (const CommandRow& row : commands())
+      if (flag.is_of(row.command)) takers += " " + split(row.name(), ' ')[0];
+    text += "complete -c dsv32 -n '__fish_seen_subcommand_from" + takers + "'" + names +
+            (flag.value ? " -r" : "") + " -d '" + replaced(short_text(flag), "'", "\\'") + "'\n";
+  }
+  return text;
 }
-complete -o default -F _dsv32 dsv32
-)"},
-    {"zsh", R"(#compdef dsv32
-# Made by: dsv32 completion zsh
-_dsv32() {
-  local -a offers
-  offers=("${(@f)$($words[1] completion next -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-  if [[ $PREFIX == --*=* ]]; then compset -P '*='; fi
-  if [[ $offers[1] == files ]]; then _files; fi
-  shift offers
-  offers=("${(@)offers/$'\t'/:}")
-  _describe word offers
-}
-if [[ $funcstack[1] == _dsv32 ]]; then _dsv32; else compdef _dsv32 dsv32; fi
-)"},
-    {"fish", R"(# What fish completes for dsv32, made by: dsv32 completion fish
-function __dsv32
-  set -l word (commandline -ct)
-  set -l name (string match -r -- '^--[^=]*=' "$word")
-  set -l offers (dsv32 completion next -- (commandline -opc)[2..] "$word" 2>/dev/null)
-  test "$offers[1]" = files; and set -a offers (__fish_complete_path (string replace -- "$name" '' "$word"))
-  for offer in $offers[2..]
-    echo "$name$offer"
-  end
-end
-complete -c dsv32 -f -a '(__dsv32)'
-)"},
-};
 
 struct Entry {
   const char *name, *text;
@@ -203,100 +171,18 @@ std::string example_section() {
   return text;
 }
 
-std::string row(const std::string& name, const std::string& value, const std::string& from) {
-  const std::string text =
-      format("%-16s %-28s %s", name.c_str(), visible(value).c_str(), visible(from).c_str());
-  return text.substr(0, text.find_last_not_of(' ') + 1) + "\n";
-}
-
-// The file that a command without -m opens, or why there is none.
-std::string model_row(const std::string& set, const std::string& set_where) {
-  Options none;
-  none.engine.model_path = set;
-  const char* variable = std::getenv("DSV32_MODEL");
-  try {
-    const std::string path = find_model(none);
-    const char* from = !set.empty()             ? set_where.c_str()
-                       : variable && *variable  ? "DSV32_MODEL"
-                       : is_stopgap(none, path) ? "came with the program; no other model found"
-                                                : "the only one there";
-    return row("model", path, from);
-  } catch (const Error& error) {
-    return row("model", "-", error.what());
-  }
-}
-
-// Opens that file for its recommended sampling values. Null without a file, or if the command never samples.
-std::unique_ptr<GgufFile> open_model(Command command, const std::vector<GivenFlag>& settings) {
-  if (!find_flag(flags_of(command), "temp")) return nullptr;
-  Options none;
-  for (const GivenFlag& setting : settings)
-    if (setting.flag->name() == "model") none.engine.model_path = setting.value;
-  try {
-    return std::make_unique<GgufFile>(find_model(none));
-  } catch (const Error&) {
-    return nullptr;
-  }
-}
-
-// The flag's value or values, and their sources.
-std::string rows_of(const Flag& flag, const std::vector<GivenFlag>& settings, const GgufFile* model) {
-  std::string rows, value, where;
-  for (const GivenFlag& setting : settings) {
-    if (setting.flag != &flag) continue;
-    value = setting.value, where = setting.where;
-    rows += row(flag.name(), flag.value ? value : "on", where);
-  }
-  if (flag.name() == "model") return model_row(value, where);
-  if (!rows.empty()) return rows;
-  if (flag.name() == "cache-dir") return row("cache-dir", cache_directory({}), "default");
-  Options advised;
-  if (model && flag.option && take_recommended(*model, *flag.option, advised.generation))
-    return row(flag.name(), flag.text_in(advised), model->path());
-  const std::string standard = flag.default_text();
-  return row(flag.name(), !standard.empty() ? standard : flag.value ? "-" : "off", "default");
-}
-
 }  // namespace
 
-std::string offers_for(const std::vector<std::string>& line) {
-  Offers offers;
-  if (line.size() < 2) {
-    offers.add(first_words());
-    return offers.text;
-  }
-  const bool is_flag = line.back().starts_with('-');
-  const CommandRow* command = nullptr;
-  for (const CommandRow& row : commands()) {
-    const Words name = split(row.name(), ' ');
-    if (name[0] != line[0]) continue;
-    if (name.size() == 2 && line.size() == 2 && !is_flag) offers.add(name[1], row.about);
-    if (name.size() == 1 ? !command : line.size() > 2 && name[1] == line[1]) command = &row;
-  }
-  if (!command || offers.text != Offers().text) return offers.text;
-  const Flags flags = flags_of(command->command);
-  if (const Flag* flag = flag_before(flags, line)) {
-    add_values(offers, *flag);
-  } else if (is_flag) {
-    for (const Flag* one : flags) offers.add("--" + one->name(), short_text(*one));
-  } else {
-    add_words(offers, *command);
-  }
-  return offers.text;
+std::string completion_script(const std::string& shell) {
+  return shell == "bash" ? bash_script() : shell == "zsh" ? zsh_script() : fish_script();
 }
 
 int completion_command(const Options& options) {
-  const std::string what = options.words.empty() ? "" : options.words.front();
-  const auto script = std::ranges::find(kScripts, what, &Script::shell);
-  if (what == "man")
-    write_out(manual_page());
-  else if (what == "next")
-    write_out(offers_for({options.words.begin() + 1, options.words.end()}));
-  else if (script != std::end(kScripts) && options.words.size() == 1)
-    write_out(std::string(script->text));
-  else
+  const std::string what = joined(options.words);
+  if (what != "man" && what != "bash" && what != "zsh" && what != "fish")
     fail(ErrorKind::usage,
          format("completion takes bash, zsh, fish or man, not '%s'", visible(what, false, 40).c_str()));
+  write_out(what == "man" ? manual_page() : completion_script(what));
   return 0;
 }
 
@@ -306,35 +192,13 @@ std::string manual_page() {
   for (const CommandRow& row : commands()) text += paragraph(row.name(), row.usage, row.about);
   text += flag_section() + chat_section();
   text +=
-      ".SH SETTINGS\n$XDG_CONFIG_HOME/dsv32/config, else ~/.config/dsv32/config, has lines\n.RS\n.nf\nflag = "
-      "value\n.fi\n"
-      ".RE\nfor all commands, and behind a line [\\fICOMMAND\\fR] for one. The command line wins.\n";
+      ".SH SETTINGS\n$XDG_CONFIG_HOME/dsv32/config, else ~/.config/dsv32/config, has flags, one a line\n.RS\n"
+      ".nf\n\\-\\-flag=value\n.fi\n.RE\nfor all commands that take them. The command line wins.\n";
   text +=
       ".SH GPUS\nWhat data sheets say of those that plans know by name.\n.nf\n" + roff(gpu_table()) + ".fi\n";
   text += ".SH EXIT STATUS\n" + roff(exit_codes());
   text += section_of("ENVIRONMENT", kEnvironment) + section_of("FILES", kFiles);
   return text + example_section();
-}
-
-std::string config_text(const CommandRow& command) {
-  const std::vector<GivenFlag> settings = settings_for(command.command, {});
-  const std::unique_ptr<GgufFile> model = open_model(command.command, settings);
-  std::error_code error;
-  const bool is_there = std::filesystem::exists(settings_path(), error);
-  const std::string state = user_folder(UserFolder::state);
-  std::string text = row("settings", settings_path(), is_there ? "" : "not there");
-  text += row("talks", state.empty() ? "-" : state + "/talks", "") + "\n" + command.full_name + "\n";
-  for (const Flag* flag : flags_of(command.command))
-    if (!flag->is_once()) text += rows_of(*flag, settings, model.get());
-  return text;
-}
-
-int config_command(const Options& options) {
-  size_t n_taken = 0;
-  const std::vector<std::string> words =
-      options.words.empty() ? std::vector<std::string>{"run"} : options.words;
-  write_out(config_text(find_command(words, n_taken)));
-  return 0;
 }
 
 }  // namespace dsv32

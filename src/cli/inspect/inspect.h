@@ -53,13 +53,8 @@ int bench_batch_command(const Options& options);
 
 // Writes the script for bash, zsh or fish, or the manual page. Throws Error{usage} for any other word.
 int completion_command(const Options& options);
-// The possible words in place of the line's last, in the scripts' form. The line begins with the command.
-std::string offers_for(const std::vector<std::string>& line);
+std::string completion_script(const std::string& shell);
 std::string manual_page();  // dsv32(1), in man's macros
-
-// Shows the values that hold for a command (`run` unless named) without flags, and their sources.
-int config_command(const Options& options);
-std::string config_text(const CommandRow& command);
 
 // ---- what benches and plans share ----
 

@@ -211,7 +211,8 @@ MeasuredModel::MeasuredModel(const Options& options) : types_(options.bench.type
     file_.emplace(open_model(options));
   args_ = file_     ? read_model_args(*file_)
           : is_plan ? full_size_args(61, 3)
-                    : full_size_args(options.bench.n_layers, options.bench.n_dense);
+                    : full_size_args(options.bench.n_layers,
+                                     std::min(options.bench.n_dense, options.bench.n_layers));
   // A plan for the real model has the block for drafts if it is asked for, as most files are without it.
   if (!file_) args_.n_draft_layers = options.engine.n_guesses.value_or(is_plan ? 0 : 1) > 0;
   if (options.engine.n_guesses == 0) args_ = args_.without_draft();

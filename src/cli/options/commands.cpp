@@ -59,51 +59,45 @@ std::string group_text(const std::string& group) {
 std::span<const CommandRow> commands() {
   static constexpr CommandRow kRows[] = {
       {Command::run, "dsv32 run", "[flags] [PROMPT...]",
-       "Answers one prompt: standard input, then files, then the words, in this order.", true},
-      {Command::batch, "dsv32 batch", "[flags] FILE -o FILE",
-       "Answers a file of requests, many at a time, each as it would be answered alone.", true},
-      {Command::chat, "dsv32 chat", "[flags]",
-       "A conversation at the terminal. /help lists what can be typed there.", false},
-      {Command::inspect_model, "dsv32 inspect model", "[flags]", "The model file's metadata and tensors.",
+       "answers one prompt: standard input, then files, then the words", true},
+      {Command::batch, "dsv32 batch", "[flags] FILE -o FILE", "answers a file of requests, many at a time",
+       true},
+      {Command::chat, "dsv32 chat", "[flags]", "a conversation at the terminal; /help lists what to type",
+       false},
+      {Command::inspect_model, "dsv32 inspect model", "[flags]", "the model file's metadata and tensors",
        false},
       {Command::inspect_plan, "dsv32 inspect plan", "[flags]",
-       "Where weights and caches would be placed, in bytes, without loading anything.", false},
+       "where weights and caches would be placed, in bytes", false},
       {Command::inspect_tokens, "dsv32 inspect tokens", "[flags] [TEXT]",
-       "The token ids of a text, or of standard input.", true},
+       "the token ids of a text, or of standard input", true},
       {Command::inspect_prompt, "dsv32 inspect prompt", "[flags] [PROMPT...]",
-       "The prompt as the model would read it.", true},
+       "the prompt as the model would read it", true},
       {Command::inspect_logits, "dsv32 inspect logits", "--tokens IDS --out FILE [flags]",
-       "The logits of every token of a prompt, to a file.", false},
+       "the logits of every token of a prompt, to a file", false},
       {Command::check, "dsv32 check", "[flags] [PROMPT...]",
-       "Whether this machine computes the model as it should: the top-k buffer, and the GPU.", true},
-      {Command::cache_list, "dsv32 cache list", "[flags]", "The models whose prefixes are kept on disk.",
+       "whether this machine computes the model as it should", true},
+      {Command::cache_list, "dsv32 cache list", "[flags]", "the models whose prefixes are kept on disk",
        false},
       {Command::cache_verify, "dsv32 cache verify", "[flags]",
-       "Checks all stored prefixes and removes damaged ones.", false},
+       "checks all stored prefixes and removes damaged ones", false},
       {Command::cache_prune, "dsv32 cache prune", "[flags] SIZE",
-       "Removes the least recently used prefixes until at most SIZE is left.", true},
+       "removes the prefixes used least lately until SIZE is left", true},
       {Command::cache_clear, "dsv32 cache clear", "[flags]",
-       "Removes all kept prefixes, and the recorded digests of model files.", false},
-      {Command::talks_list, "dsv32 talks list", "[flags]",
-       "The talks that are kept, the one used last first.", false},
-      {Command::talks_delete, "dsv32 talks delete", "[flags] NAME...", "Deletes talks, for good.", true},
-      {Command::bench, "dsv32 bench", "[flags]", "Times prefill and decode at context frontiers.", false},
-      {Command::bench_batch, "dsv32 bench batch", "[flags]",
-       "Times decode steps of many sequences, and says how many fit: with every row resident, and with "
-       "top-k buffers.",
+       "removes all prefixes, and digests of model files", false},
+      {Command::talks_list, "dsv32 talks list", "[flags]", "the talks that are kept, the one used last first",
        false},
-      {Command::config, "dsv32 config", "[COMMAND]",
-       "The values that hold for a command (run unless named) without flags, and where each comes from.",
-       true},
-      {Command::warm_start, "dsv32 warm start", "[flags]",
-       "Loads the model and leaves a process that holds it, so that run, chat and batch begin at once.",
+      {Command::talks_delete, "dsv32 talks delete", "[flags] NAME...", "deletes talks, for good", true},
+      {Command::bench, "dsv32 bench", "[flags]", "speed of prompts and answers at lengths of context", false},
+      {Command::bench_batch, "dsv32 bench batch", "[flags]",
+       "how many sequences fit, and their speed together", false},
+      {Command::warm_start, "dsv32 warm start", "[flags]", "leaves a process that keeps the model loaded",
        false},
       {Command::warm_status, "dsv32 warm status", "[flags]",
-       "The processes that hold a model. Exit code 1: none answers.", false},
+       "the processes that hold a model; exit code 1: none", false},
       {Command::warm_stop, "dsv32 warm stop", "[flags]",
-       "Ends warm processes (with -m only those of this model) after their running requests.", false},
+       "ends them, with -m only this model's, after their requests", false},
       {Command::completion, "dsv32 completion", "bash|zsh|fish|man",
-       "What the shell completes, or the manual page, on standard output.", true},
+       "what a shell completes, or the manual page", true},
   };
   return kRows;
 }
@@ -151,24 +145,10 @@ std::span<const Example> examples() {
 std::string overview() {
   std::string text = "dsv32 runs DeepSeek-V3.2 from a GGUF file.\n\n";
   for (const Example& example : examples()) text += format("  %-42s %s\n", example.command, example.text);
-  text += R"(
-Commands:
-  run               answer one prompt, or with --each or --lines each of many
-  batch             answer a file of requests
-  chat              talk, at a terminal
-  inspect model     the model file's metadata; also tokens, prompt, logits
-  inspect plan      where weights and caches would be placed, in bytes
-  cache list        kept prompts; also verify, prune, clear
-  warm start        keep a model loaded; also status, stop
-  talks list        the talks that are kept; also delete
-  check             whether this machine computes the model as it should
-  bench             speed against what the machine can do
-  config            the default values and their sources
-  completion        what bash, zsh and fish complete, or the manual page
-  help, version     this text; dsv32 COMMAND --help lists a command's flags
-
-The model is -m FILE, else $DSV32_MODEL, else the only one in models/.
-)";
+  text += "\nCommands:\n";
+  for (const CommandRow& row : commands()) text += format("  %-15s %s\n", row.name().c_str(), row.about);
+  text += "  help, version   this text; dsv32 COMMAND --help lists a command's flags\n\n";
+  text += "The model is -m FILE, else $DSV32_MODEL, else the only one in models/.\n";
   return fitted(text + exit_codes());
 }
 
@@ -211,10 +191,11 @@ std::string version_text() {
   text += "backends: " DSV32_BACKENDS "\n";
   text += format(
       "libraries: Highway %d.%d.%d, PCRE2 %d.%d, sentencepiece, libedit %d.%d, OpenSSL %s, "
-      "xxHash %d.%d.%d, JSON %d.%d.%d",
+      "xxHash %d.%d.%d, JSON %d.%d.%d, cxxopts %s",
       HWY_MAJOR, HWY_MINOR, HWY_PATCH, PCRE2_MAJOR, PCRE2_MINOR, LIBEDIT_MAJOR, LIBEDIT_MINOR,
       OPENSSL_VERSION_STR, XXH_VERSION_MAJOR, XXH_VERSION_MINOR, XXH_VERSION_RELEASE,
-      NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH);
+      NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH,
+      parser_version().c_str());
   return text + "\n";
 }
 

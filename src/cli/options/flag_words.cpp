@@ -1,4 +1,4 @@
-// See flags.h: splits a command's words into flags and others, and turns texts into values.
+// See flags.h: turns texts into values.
 #include <algorithm>
 #include <charconv>
 
@@ -18,77 +18,6 @@ bool parse_whole(const std::string& text, T& value) {
   const char* end = text.data() + text.size();
   const std::from_chars_result result = std::from_chars(text.data(), end, value);
   return result.ec == std::errc{} && result.ptr == end;
-}
-
-std::string where_to_look(const CommandRow& command) {
-  return std::string(", see ") + command.full_name + " --help";
-}
-
-// `shown`: the flag in `word`, with its hyphens. A word that looks like text gets a hint.
-[[noreturn]] void fail_unknown(const CommandRow& command, const Flags& flags, const std::string& shown,
-                               const std::string& word) {
-  std::vector<std::string> known;
-  for (const Flag* flag : flags)
-    for (const std::string& spelling : flag->spellings())
-      if (spelling.size() > 1) known.push_back(spelling);
-  const std::string name = shown.substr(std::min(shown.find_first_not_of('-'), shown.size()));
-  const bool is_text = word.find(' ') != word.npos || (word[1] >= '0' && word[1] <= '9');
-  fail(ErrorKind::usage,
-       "unknown flag " + visible(shown, false, 40) +
-           (name.size() > 1 ? did_you_mean(name, known, "--") : "") + where_to_look(command),
-       is_text && command.takes_words ? "a text that begins with a hyphen stands behind --" : "");
-}
-
-// The flag that the whole of `word` names, "--ctx" or "-c", or else null.
-const Flag* flag_of(const Flags& flags, const std::string& word) {
-  const bool is_long = word.starts_with("--");
-  const std::string name = word.starts_with('-') ? word.substr(is_long ? 2 : 1) : "";
-  return name.empty() || is_long != (name.size() > 1) ? nullptr : find_flag(flags, name);
-}
-
-[[noreturn]] void fail_switch(const Flags& flags, const std::string& name) {
-  const std::string other = name.starts_with("no-") ? name.substr(3) : "no-" + name;
-  fail(ErrorKind::usage, "--" + name + " takes no value",
-       find_flag(flags, other) ? "--" + other + " is its opposite" : "it stands alone, or is left out");
-}
-
-// Takes the flags of args[i], which begins with a hyphen: one long name, "--ctx=64", or several letters,
-// "-vn5". A value that args[i] lacks is args[++i].
-void take_flags(const CommandRow& command, const Flags& flags, const std::vector<std::string>& args,
-                size_t& i, std::vector<GivenFlag>& given) {
-  // Other programs have these two long names with one hyphen.
-  const std::string word = args[i] == "-sys" ? "--system" : args[i] == "-sysf" ? "--system-file" : args[i];
-  const bool is_long = word.starts_with("--");
-  const bool lacks_hyphen = !is_long && flag_of(flags, "-" + word.substr(0, word.find('=')));
-  if (lacks_hyphen || (!is_long && word.size() > 2 && word[2] == ' '))
-    fail_unknown(command, flags, word.substr(0, word.find(' ')), word);
-  for (size_t at = is_long ? 2 : 1, end; at < word.size(); at = end) {
-    end = is_long ? std::min(word.find('='), word.size()) : at + 1;
-    const std::string name = word.substr(at, end - at);
-    const Flag* flag = is_long == (name.size() > 1) ? find_flag(flags, name) : nullptr;
-    if (!flag) fail_unknown(command, flags, (is_long ? "--" : "-") + name, word);
-    if (!is_long && word.size() > 2 && (name == "h" || name == "V"))
-      fail(ErrorKind::usage, "-" + name + " stands alone, not in " + visible(word, false, 40),
-           "a model is a file or a part of its name, -m FILE");
-    const bool has_value = end < word.size() && (is_long || flag->value);
-    if (has_value && !flag->value) fail_switch(flags, flag->name());
-    if (flag->value && !has_value && ++i == args.size())
-      fail(ErrorKind::usage, "--" + flag->name() + " needs a value" + where_to_look(command));
-    const std::string value = has_value ? word.substr(end + is_long) : flag->value ? args[i] : "true";
-    if (!has_value && flag->value && flag_of(flags, value))
-      fail(ErrorKind::usage,
-           format("--%s needs a value, and %s is a flag (--%s=%s takes it as it stands)",
-                  flag->name().c_str(), value.c_str(), flag->name().c_str(), value.c_str()));
-    given.push_back({flag, value, ""});
-    if (has_value) end = word.size();
-  }
-}
-
-// "  -c, --ctx N"
-std::string names_in_help(const Flag& flag) {
-  const std::string letter = flag.spellings().back();
-  return (letter.size() > 1 ? "     " : "  -" + letter + ",") + " --" + flag.name() +
-         (flag.value ? std::string(" ") + flag.value : "");
 }
 
 std::optional<uint64_t> size_in(const std::string& text) {
@@ -134,57 +63,6 @@ bool add_gpus(const std::string& term, ImaginedMachine& machine) {
 std::vector<std::string> Flag::spellings() const { return split(names, ','); }
 
 std::string Flag::name() const { return spellings().front(); }
-
-const Flag* find_flag(const Flags& flags, const std::string& name) {
-  for (const Flag* flag : flags)
-    if (std::ranges::count(flag->spellings(), replaced(name, "_", "-")) > 0) return flag;
-  return nullptr;
-}
-
-bool GivenWords::has(const std::string& name) const {
-  return std::ranges::any_of(flags, [&](const GivenFlag& given) { return given.flag->name() == name; });
-}
-
-GivenWords take_apart(const CommandRow& command, const Flags& flags, const std::vector<std::string>& args) {
-  GivenWords given;
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "--") {
-      given.words.insert(given.words.end(), args.begin() + static_cast<ptrdiff_t>(i) + 1, args.end());
-      break;
-    }
-    if (args[i].size() > 1 && args[i][0] == '-')
-      take_flags(command, flags, args, i, given.flags);
-    else
-      given.words.push_back(args[i]);
-  }
-  if (!command.takes_words && !given.words.empty() && !given.has("help") && !given.has("version"))
-    fail(ErrorKind::usage, format("unexpected word '%s'", visible(given.words.front(), false, 80).c_str()) +
-                               where_to_look(command));
-  return given;
-}
-
-std::string help_of(const CommandRow& command, const Flags& flags) {
-  constexpr size_t kWidest = 30;  // columns of names
-  std::string text = format("%s\nUsage:\n  %s %s\n", command.about, command.full_name, command.usage);
-  std::vector<std::string> groups;
-  for (const Flag* flag : flags)
-    if (std::ranges::count(groups, flag->group) == 0) groups.push_back(flag->group);
-  for (const std::string& group : groups) {
-    Flags members;
-    std::ranges::copy_if(flags, std::back_inserter(members), [&](auto flag) { return flag->group == group; });
-    size_t width = 0;
-    for (const Flag* flag : members) width = std::max(width, names_in_help(*flag).size());
-    width = std::min(width, kWidest);
-    text += "\n " + group + " options:\n";
-    for (const Flag* flag : members) {
-      std::string names = names_in_help(*flag);
-      if (names.size() > width) names += "\n" + std::string(width, ' ');
-      names.resize(std::max(names.size(), width), ' ');
-      text += names + "  " + flag->help() + "\n";
-    }
-  }
-  return fitted(text);
-}
 
 std::string nearest(const std::string& word, const std::vector<std::string>& names) {
   std::string best;

@@ -1,9 +1,9 @@
 // The tables of commands and of flags. A command's row has its name and the first lines of its help; a flag's
 // row has its names, help, group, commands, and the field of Options that it sets.
 //
-// The command line, its help, the manual page, completions, the settings file, `config` and the name of a
-// warm process's socket (engine_flags()) are made from the flags' table; rows of generation options are made
-// from the list in engine/request.h. A new flag is a row.
+// The command line, its help, the manual page, completions, the settings file and the name of a warm
+// process's socket (engine_flags()) are made from the flags' table; rows of generation options are made from
+// the list in engine/request.h. A new flag is a row; each name has one row.
 #pragma once
 
 #include <functional>
@@ -56,13 +56,15 @@ std::string fitted(const std::string& text, size_t width = window_columns(STDOUT
 // hyphens, behind a group such as `inspect`; empty for other `words`.
 std::string general_text(const std::vector<std::string>& words);
 
+std::string parser_version();  // of cxxopts
+
 // "dsv32 0.1.0 (c53694d)" in the first line; compiler, backends and libraries in the next ones.
 std::string version_text();
 
 // "dsv32: message\n" and, when there is one, "hint: ...\n"; escaped.
 std::string error_text(const std::string& message, const std::string& hint = {});
 
-// A value, and its flag as messages name it: "--max-tokens", or "/home/me/config:3: max-tokens".
+// A value, and its flag as messages name it: "--max-tokens", or "/home/me/config:3: --max-tokens".
 struct FlagValue {
   std::string flag, text;
 };
@@ -72,14 +74,13 @@ struct FlagField {
   std::function<void(const FlagValue&)> set;  // throws Error{usage}
   // The value as it would be typed; of a switch "on" or "off". Null: there is no text for it.
   std::function<std::string()> text = nullptr;
-  std::vector<std::string> words = {};  // words that the flag takes
-  bool is_list = false;                 // the flag may be repeated, and adds a value
+  bool is_list = false;  // the flag may be repeated, and adds a value
 };
 
 struct Flag {
   static constexpr unsigned kOnce = 1u << 31;
 
-  const char* names;  // "max-tokens,predict,n": the name in messages first, the letter last
+  const char* names;  // "max-tokens,predict,n": the name in messages first, the letter last; "no-" negates
   const char* value;  // "N"; null for a switch
   const char* about;  // for the help, without the default
   const char* group;  // heading in the help
@@ -113,7 +114,7 @@ std::string text_of(GenerationOption::Field field);
 
 struct GivenFlag {
   const Flag* flag;
-  std::string value;  // of a switch "true"
+  std::string value;  // of a switch "true", or "false" by a name that negates it
   std::string where;  // its line in the settings file, "/home/me/.config/dsv32/config:3"; else empty
 
   void apply(Options& options) const;  // throws Error{usage}
@@ -127,11 +128,11 @@ struct GivenWords {
 };
 
 // `args`: the words after the command's name. Throws Error{usage} for an unknown flag (with the nearest
-// spelling), a missing value, a switch's value, a value in a word of its own that is spelled like a flag, and,
-// without --help and --version, words for a command that takes none.
+// spelling), a missing value, a switch's value, a value in a word of its own that is spelled like a flag,
+// and, without --help and --version, words for a command that takes none.
 GivenWords take_apart(const CommandRow& command, const Flags& flags, const std::vector<std::string>& args);
 
-// Usage, and the flags by group, fitted().
+// Usage, and the flags by group, for standard output's terminal.
 std::string help_of(const CommandRow& command, const Flags& flags);
 
 // The one of `names` that the mistyped `word` probably means; empty when none is near.
@@ -140,20 +141,15 @@ std::string nearest(const std::string& word, const std::vector<std::string>& nam
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& names,
                          const char* prefix = "");
 
-// $XDG_CONFIG_HOME/dsv32/config, else ~/.config/dsv32/config; empty when user_folder() is.
-std::string settings_path();
-
-// The flags that the settings file sets for a command, in the file's order, without given ones and those that
-// contradict them. DSV32_MODEL hides the file's model. For one flag, a line of a command's section hides its
-// group's, and that hides a line before all sections. Throws Error{usage}, one line that names the file's,
-// for an unknown section or flag, a flag that cannot be set there, or a value that no command of its section
-// takes, in any section.
+// The flags that the settings file, $XDG_CONFIG_HOME/dsv32/config or else ~/.config/dsv32/config, sets for a
+// command, in the file's order, without given ones and those that contradict them. DSV32_MODEL hides the
+// file's model. A flag that only other commands take is passed over. Throws Error{usage}, one line that names
+// the file's, for an unknown flag, one that cannot be set there, or a value that it does not take.
 //
 //   # a comment
-//   temp = 0.6          for every command that takes --temp
-//   [run]               begins the lines of this command; [inspect] is for the whole group
-//   system = "Be brief."  a pair of quotes is none of the value
-//   no-think            a switch
+//   --temp=0.6
+//   --system="Be brief."  a pair of quotes is none of the value
+//   --no-think
 std::vector<GivenFlag> settings_for(Command command, const GivenWords& given);
 
 // Values from text, whole and within bounds, or Error{usage}: "FLAG takes EXPECTED, not 'TEXT'".

@@ -186,12 +186,6 @@ GgufFile open_model(const Options& options) {
   return open_model(find_model(options), options.engine.n_guesses == 0 ? "" : options.engine.draft_path);
 }
 
-std::vector<std::string> model_names() {
-  std::vector<std::string> names;
-  for (const Candidate& model : all_models()) names.push_back(name_of(model.path));
-  return names;
-}
-
 bool is_stopgap(const Options& options, const std::string& path) {
   return options.engine.model_path.empty() && !environment("DSV32_MODEL") &&
          std::ranges::count(kOurs, path) > 0;

@@ -29,8 +29,6 @@ bool lacks_model(const Options& options);
 // Opens it, with the block for drafts of another file if one is named and may be used. Throws as open_model()
 // does.
 GgufFile open_model(const Options& options);
-// The names of the models in the folders of find_model().
-std::vector<std::string> model_names();
 // Whether `path` is a model that came with the program and was taken because none was named.
 bool is_stopgap(const Options& options, const std::string& path);
 

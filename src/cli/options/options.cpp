@@ -1,5 +1,5 @@
-// See options.h. Each command checks the lines of all sections of the settings file (settings_for() in
-// flags.h), so that a mistake is reported at once.
+// See options.h. Each command checks all lines of the settings file (settings_for() in flags.h), so that a
+// mistake is reported at once.
 #include "cli/options/options.h"
 
 #include <algorithm>
@@ -26,90 +26,56 @@ constexpr size_t kMostSettingsBytes = 1 << 20;
 // Pairs of flags that contradict each other: the command line has one of them, and that hides the other in
 // the settings file.
 constexpr const char* kRivals[][2] = {
-    {"model", "synthetic"}, {"model", "type"},      {"system", "system-file"},   {"system", "raw"},
-    {"system-file", "raw"}, {"quiet", "verbose"},   {"think", "no-think"},       {"ordered", "retry-failed"},
-    {"color", "no-color"},  {"stop", "schema"},     {"stop", "json-only"},       {"raw", "tools"},
-    {"raw", "messages"},    {"system", "messages"}, {"system-file", "messages"},
+    {"model", "synthetic"},      {"model", "type"},    {"system", "system-file"}, {"system", "raw"},
+    {"system-file", "raw"},      {"quiet", "verbose"}, {"think", "reasoning"},    {"ordered", "retry-failed"},
+    {"stop", "schema"},          {"raw", "tools"},     {"raw", "messages"},       {"system", "messages"},
+    {"system-file", "messages"},
 };
 
-struct Line : GivenFlag {
-  std::string section, name;
-  bool is_off() const { return !flag->value && value == "false"; }
-};
-
-[[noreturn]] void fail_line(const std::string& where, const std::string& what) {
-  fail(ErrorKind::usage, visible(where) + ": " + what);
+// Without a pair of quotes around its value.
+std::string unquoted(const std::string& line) {
+  const size_t begin = line.find('=') + 1, n = line.size() - begin;
+  const bool is_quoted = begin > 0 && n > 1 && (line[begin] == '"' || line[begin] == '\'') &&
+                         line.find(line[begin], begin + 1) == line.size() - 1;
+  return is_quoted ? line.substr(0, begin) + line.substr(begin + 1, n - 2) : line;
 }
 
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t\r"), end = text.find_last_not_of(" \t\r");
-  return begin == std::string::npos ? "" : text.substr(begin, end + 1 - begin);
+// A line of the settings file, which any command may take.
+GivenFlag read_line(const std::string& line, const std::string& where, Command command) try {
+  if (!line.starts_with("--") || line.size() < 3 || line.find('\0') != line.npos ||
+      line.find_first_of(" \t") < line.find('='))
+    fail(ErrorKind::usage, "expected a flag, not '" + visible(line, false, 40) + "'",
+         "a line is --NAME or --NAME=VALUE");
+  Flags all;
+  for (const Flag& flag : flags())
+    if (!find_flag(all, flag.name())) all.push_back(&flag);
+  GivenFlag setting = take_apart(row_of(command), all, {unquoted(line)}).flags.front();
+  if (setting.flag->is_once())
+    fail(ErrorKind::usage, "--" + setting.flag->name() + " belongs on the command line");
+  Options unused;
+  setting.apply(unused);
+  setting.where = where;
+  return setting;
+} catch (const Error& error) {
+  throw Error(error.kind(), visible(where) + ": " + error.what(), error.hint());
 }
 
-// Without a pair of quotes around it.
-std::string unquoted(const std::string& value) {
-  const size_t n = value.size();
-  const bool is_quoted = n > 1 && (value[0] == '"' || value[0] == '\'') && value.find(value[0], 1) == n - 1;
-  return is_quoted ? value.substr(1, n - 2) : value;
-}
-
-std::vector<Line> read_lines(const std::string& path) {
-  std::vector<Line> lines;
+std::vector<GivenFlag> read_settings(const std::string& path, Command command) {
+  std::vector<GivenFlag> settings;
   std::error_code error;
-  if (path.empty() || !std::filesystem::exists(path, error)) return lines;
+  if (path.empty() || !std::filesystem::exists(path, error)) return settings;
   if (std::filesystem::is_fifo(path, error))  // nobody named it, so nobody writes
-    fail_line(path, "it is a pipe, expected a file");
+    fail(ErrorKind::usage, visible(path) + ": it is a pipe, expected a file");
   std::istringstream file(read_text(path, kMostSettingsBytes));
-  std::string section, text;
+  std::string text;
   for (int number = 1; std::getline(file, text); ++number) {
     const std::string where = format("%s:%d", path.c_str(), number);
-    const std::string line = trimmed(std::string(plain_text(text, where)));
-    if (line.empty() || line[0] == '#') continue;
-    const size_t equals = line.find('=');
-    if (line[0] != '[')
-      lines.push_back(
-          {{nullptr, equals == line.npos ? "true" : unquoted(trimmed(line.substr(equals + 1))), where},
-           section,
-           trimmed(line.substr(0, equals))});
-    else if (line.back() != ']')
-      fail_line(where, "a section is [COMMAND]");
-    else
-      section = trimmed(line.substr(1, line.size() - 2));
+    const std::string line(plain_text(text, where));
+    const size_t begin = line.find_first_not_of(" \t\r"), end = line.find_last_not_of(" \t\r");
+    if (begin != line.npos && line[begin] != '#')
+      settings.push_back(read_line(line.substr(begin, end + 1 - begin), where, command));
   }
-  return lines;
-}
-
-// Section "" is for all commands, "inspect" for its group.
-bool is_for(const std::string& section, const std::string& command) {
-  return section.empty() || command == section || command.starts_with(section + " ");
-}
-
-// Throws unless a command of the line's section takes the flag with this value, and the settings file may set
-// it.
-void check(const Line& line) {
-  std::vector<std::string> names;
-  std::optional<Error> wrong;  // by the first command that takes the flag
-  bool is_section = false;
-  for (const CommandRow& row : commands()) {
-    if (!is_for(line.section, row.name())) continue;
-    is_section = true;
-    const Flag* flag = find_flag(flags_of(row.command), line.name);
-    for (const Flag* known : flags_of(row.command)) names.push_back(known->name());
-    if (!flag) continue;
-    if (flag->is_once()) fail_line(line.where, "--" + flag->name() + " belongs on the command line");
-    if (!flag->value && line.value != "true" && line.value != "false")
-      fail_line(line.where, "--" + flag->name() + " is a switch, true or false");
-    try {
-      Options unused;
-      return GivenFlag{flag, line.value, line.where}.apply(unused);
-    } catch (const Error& error) {
-      if (!wrong) wrong = error;
-    }
-  }
-  if (wrong) throw *wrong;
-  const std::string shown = visible(is_section ? line.name : line.section, false, 40);
-  if (!is_section) fail_line(line.where, "there is no command " + shown);
-  fail_line(line.where, "unknown flag " + shown + did_you_mean(line.name, names));
+  return settings;
 }
 
 bool is_hidden(const Flag& flag, const GivenWords& given) {
@@ -124,18 +90,14 @@ void refuse_if(bool is_wrong, const std::string& why) {
   if (is_wrong) fail(ErrorKind::usage, why);
 }
 
-// Flags beside those that ask for a JSON document.
 void check_document(const Options& options) {
-  const bool has_schema = options.given.contains("schema"), is_any = options.given.contains("json-only");
-  if (!has_schema && !is_any) return;
-  const std::string name = has_schema ? "--schema" : "--json-only";
-  refuse_if(has_schema && is_any, "--schema and --json-only are both given, expected one of them");
-  refuse_if(has_schema && options.schema.empty(), "--schema is empty");
+  if (!options.given.contains("schema")) return;
+  refuse_if(options.schema.empty(), "--schema is empty");
   refuse_if(options.schema == "-" && options.command == Command::chat,
             "the messages of a chat are on standard input, --schema cannot be read from it");
   refuse_if(options.command == Command::run && !options.json &&
                 options.thinking_display == ThinkingDisplay::on_stdout,
-            name + " leaves standard output to the document, --thinking takes show or hide beside it");
+            "--schema leaves standard output to the document, --thinking takes show or hide beside it");
 }
 
 // Tools, and a conversation from a file.
@@ -145,8 +107,8 @@ void check_tools(const Options& options, bool has_system, bool is_talk) {
   refuse_if(has_tools && options.tools.empty(), "--tools is empty");
   refuse_if(has_tools && options.is_raw,
             "--raw means that the prompt is rendered already, --tools cannot be added to it");
-  refuse_if(has_tools && (options.given.contains("schema") || options.given.contains("json-only")),
-            "an answer that may call --tools is no document, expected neither --schema nor --json-only");
+  refuse_if(has_tools && options.given.contains("schema"),
+            "an answer that may call --tools is no document, expected one of --tools and --schema");
   refuse_if(has_tools && !is_chat && is_talk, "a talk goes on with --tools in chat alone");
   refuse_if(is_chat && options.tools == "-",
             "the messages of a chat are on standard input, --tools cannot be read from it");
@@ -199,18 +161,18 @@ void check_together(const Options& options) {
   refuse_if(options.command == Command::inspect_logits &&
                 (options.token_list.empty() || options.output_path.empty()),
             "inspect logits needs --tokens IDS and --out FILE");
+  refuse_if(options.command == Command::check && options.engine.topk_buffer == kEveryRow,
+            "check compares a top-k buffer with full ones, --topk-buffer takes a number or auto");
+  refuse_if(options.command == Command::bench_batch && !options.bench.contexts.empty() &&
+                options.bench.contexts.front() == 0,
+            "--contexts of bench batch are from 1 on");
   refuse_if(options.bench.is_synthetic && !options.engine.model_path.empty(),
             "--model and --synthetic or --type are both given, expected one of them");
-  refuse_if(options.bench.types.mix && options.given.contains("head-type"),
-            "--head-type goes with one format for all matrices, such as --type Q2_K-pure, not with a mix");
   const size_t n_sizes = options.engine.gpu_mem.size(), n_gpus = options.engine.gpus.size();
   refuse_if(n_sizes > 1 && n_sizes != n_gpus,
             format("--gpu-mem has %zu sizes for %zu of --gpus", n_sizes, n_gpus));
   refuse_if(!options.bench.accepted.empty() && options.engine.n_guesses == 0,
             "--accept says which guesses are right, expected --draft beside it");
-  refuse_if(options.bench.n_dense > options.bench.n_layers,
-            format("--dense is %lld of %lld --layers", as_ll(options.bench.n_dense),
-                   as_ll(options.bench.n_layers)));
 }
 
 // Flags of the command line that contradict each other.
@@ -244,7 +206,7 @@ void check_idle(const Options& options, const GivenWords& given) {
   refuse(options.bench.is_synthetic, {"draft-model"}, "without a file of the model");
   refuse(options.imagined.has_value(), {"backend", "gpus"}, "with --on, which says what computes");
   refuse(is_plan && options.json, {"verbose"}, "with --json");
-  refuse(is_bench && !options.bench.is_synthetic, {"layers", "dense", "head-type"}, "without --synthetic");
+  refuse(is_bench && !options.bench.is_synthetic, {"layers"}, "without --synthetic");
   refuse(options.bench.is_capacity, {"sequences", "decode", "locality", "expert-locality", "accept"},
          "with --capacity");
   refuse(is_batch && options.output_path == "-", {"retry-failed"}, "where no answers are kept");
@@ -252,7 +214,7 @@ void check_idle(const Options& options, const GivenWords& given) {
   refuse(is_run && (is_many || options.json), {"thinking"}, "with --each, --lines and --json");
   refuse(is_run && batch.is_lines && options.files.empty(), {"no-stdin"},
          "where --lines reads standard input");
-  refuse(!is_batch && options.is_raw, {"chat-format", "think", "no-think"}, "with --raw");
+  refuse(!is_batch && options.is_raw, {"chat-format", "think", "reasoning"}, "with --raw");
   refuse(is_run && !options.is_raw && !options.generation.thinking, {"think-max", "thinking"},
          "with --no-think");
 }
@@ -310,30 +272,12 @@ int64_t Options::n_stdin() const {
 
 uint64_t choose_seed(const Options& options) { return options.seed ? *options.seed : std::random_device{}(); }
 
-std::string settings_path() {
-  const std::string folder = user_folder(UserFolder::config);
-  return folder.empty() ? "" : folder + "/config";
-}
-
 std::vector<GivenFlag> settings_for(Command command, const GivenWords& given) {
-  const std::string name = row_of(command).name();
-  std::vector<Line> lines = read_lines(settings_path());
-  for (Line& line : lines) {
-    check(line);
-    if (is_for(line.section, name)) line.flag = find_flag(flags_of(command), line.name);
-  }
-  std::erase_if(lines, [&](const Line& line) { return !line.flag || is_hidden(*line.flag, given); });
-  // By a line of a more specific section, or when it or a later line of its section switches the flag off.
-  const auto is_overruled = [&](const Line& line) {
-    return std::ranges::any_of(lines, [&](const Line& other) {
-      const bool is_behind = &other >= &line && other.section.size() == line.section.size();
-      return other.flag == line.flag &&
-             (other.section.size() > line.section.size() || (is_behind && other.is_off()));
-    });
-  };
-  std::vector<GivenFlag> settings;
-  for (const Line& line : lines)
-    if (!is_overruled(line)) settings.push_back(line);
+  const std::string folder = user_folder(UserFolder::config);
+  std::vector<GivenFlag> settings = read_settings(folder.empty() ? "" : folder + "/config", command);
+  std::erase_if(settings, [&](const GivenFlag& setting) {
+    return !setting.flag->is_of(command) || is_hidden(*setting.flag, given);
+  });
   return settings;
 }
 

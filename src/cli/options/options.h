@@ -39,7 +39,6 @@ enum class Command {
   talks_delete,
   bench,
   bench_batch,
-  config,
   warm_start,
   warm_status,
   warm_stop,
@@ -115,7 +114,7 @@ struct Options {
   std::string messages;  // --messages: the file
   // How many of the inputs are standard input because `-` names it, or because --lines names no file.
   int64_t n_stdin() const;
-  bool is_thinking_given() const { return given.contains("think") || given.contains("no-think"); }
+  bool is_thinking_given() const { return given.contains("think") || given.contains("reasoning"); }
 
   std::string talk;           // its name; empty when --talk is absent
   bool continues = false;     // the talk used last

@@ -8,9 +8,6 @@
 
 namespace dsv32 {
 
-// The constraint of --json-only: any JSON value.
-inline constexpr const char* kAnyJson = R"({"schema":true})";
-
 // The constraint under which the answer is a document that `schema` accepts. Its keys keep their order, which
 // is that of the answer's properties. Throws Error{usage} as check_constraint() does.
 std::string schema_constraint(const Json& schema);

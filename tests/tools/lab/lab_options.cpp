@@ -67,7 +67,7 @@ const LabCommand kCommands[] = {
      "Times the first token of prompts that are known on disk.",
      false,
      {"model", "backend", "gpus", "threads", "gpu-mem", "host-mem", "kv-type", "topk-buffer", "synthetic",
-      "layers", "dense", "type", "head-type", "json", "help"},
+      "layers", "type", "json", "help"},
      lab_prefixes,
      Command::bench},
     {"steps",
@@ -76,8 +76,7 @@ const LabCommand kCommands[] = {
      "Times the parts of decode steps of the first of --sequences (1), at the first of --contexts (16384).",
      false,
      {"model", "backend", "gpus", "threads", "gpu-mem", "host-mem", "kv-type", "topk-buffer", "synthetic",
-      "layers", "dense", "type", "head-type", "contexts", "sequences", "decode", "locality",
-      "expert-locality", "help"},
+      "layers", "type", "contexts", "sequences", "decode", "locality", "expert-locality", "help"},
      lab_steps,
      Command::bench_batch},
 };
