@@ -307,7 +307,7 @@ BOOST_AUTO_TEST_CASE(a_prompt_that_is_rendered_already_thinks_as_before) {
 BOOST_AUTO_TEST_CASE(a_line_may_ask_for_thinking_only_where_there_is_a_choice) {
   const std::unique_ptr<Tokenizer> v3 = make_tokenizer(vocabulary_of_v3());
   const auto prompt_of_line = [&](const std::string& json) {
-    LineMaker maker(Hash256{}, {}, [](const std::string&) {});
+    LineMaker maker(Hash256{}, {});
     return prompt_of(maker.from_json(1, json).request, *v3);
   };
   const std::string messages = R"("messages":[{"role":"user","content":"Why?"}])";

@@ -169,7 +169,7 @@ BOOST_AUTO_TEST_CASE(they_are_the_same_when_they_give_way) {
 
 // Whether the line's reader finds it, or nobody before the loop.
 BOOST_AUTO_TEST_CASE(a_schema_that_is_refused_is_that_lines_error_alone) {
-  LineMaker maker({}, {}, [](const std::string&) {});
+  LineMaker maker({}, {});
   const BatchItem refused = maker.from_json(
       1, R"({"prompt":"x","response_format":{"type":"json_schema","json_schema":{"name":"n","schema":)"
          R"({"properties":{"a":{"not":{}}}}}}})");

@@ -237,7 +237,7 @@ class Reading {
  public:
   Reading(const std::string& path, Model& model, const Options& options)
       : input_({.path = path, .question = {}, .files = {}, .read = {}}, {}),
-        maker_(rough_digest(model.file()), defaults(options), [](const std::string&) {}),
+        maker_(rough_digest(model.file()), defaults(options)),
         model_(model) {}
 
   // With its prompt, if it has one. False: there is none left.
@@ -261,8 +261,8 @@ class Reading {
   Answers answers;
 
  private:
-  static BatchRequest defaults(const Options& options) {
-    BatchRequest request;
+  static ChatRequest defaults(const Options& options) {
+    ChatRequest request;
     request.options = options.generation;
     return request;
   }

@@ -89,10 +89,10 @@ std::string text_in(const GenerationOption& option, GenerationOptions options) {
 }
 
 Hash256 hash_of(const GenerationOptions& options) {
-  BatchRequest request;
+  ChatRequest request;
   request.options = options;
   request.has_seed = true;
-  LineMaker maker(Hash256{}, request, [](const std::string&) {});
+  LineMaker maker(Hash256{}, request);
   Hash256 hash{};
   std::ranges::copy(maker.from_text(1, "hello").digest, hash.begin());
   return hash;
@@ -153,7 +153,7 @@ BOOST_AUTO_TEST_CASE(every_generation_option_goes_everywhere) {
       BOOST_CHECK_THROW(wrong.check(), Error);
     }
     if (option.is_batch_field) {
-      LineMaker maker(Hash256{}, {}, [](const std::string& name) { BOOST_ERROR(name); });
+      LineMaker maker(Hash256{}, {});
       const ReadJson line = {{"prompt", "hello"}, {option.name, ReadJson::parse(value)}};
       BOOST_TEST(text_in(option, maker.from_json(1, line.dump()).request.options) == value, option.name);
     }
@@ -225,7 +225,7 @@ BOOST_AUTO_TEST_CASE(one_more_row_of_a_generation_option_is_enough) {
   BOOST_TEST(wire.get<GenerationOptions>().max_tokens == 8);
   options.max_tokens = -2;
   BOOST_CHECK_THROW(options.check(), Error);
-  LineMaker maker(Hash256{}, {}, [](const std::string& name) { BOOST_ERROR(name); });
+  LineMaker maker(Hash256{}, {});
   const BatchItem item = maker.from_json(1, R"({"prompt": "hello", "one_more": 7})");
   BOOST_TEST(item.request.options.max_tokens == 7);
   BOOST_TEST(std::ranges::count(chat_settings(), "one-more") == 1);

@@ -61,14 +61,14 @@ inline constexpr int64_t kMostTokenLimit = INT32_MAX;
 struct GenerationOption {
   using Field = std::variant<bool*, int64_t*, uint64_t*, float*, std::string*, std::vector<std::string>*>;
 
-  const char* name;  // on the warm process's wire, and of a batch line's field
+  const char* name;  // of the field in a request's JSON
   Field (*field)(GenerationOptions& options);
   double least = 0, most = 0;      // of a number
   const char* setting = nullptr;   // as /set calls it; null: a chat cannot change it
   const char* flag = nullptr;      // its spellings; null: none, or rows of their own in cli/options/flags.cpp
   const char* value = nullptr;     // what stands for the flag's value in the help
   const char* help = nullptr;      // of the flag
-  bool is_batch_field = false;     // false: batch lines have other forms for it, or none
+  bool is_batch_field = false;     // false: a request's JSON has other forms for it too, or none
   const char* gguf_key = nullptr;  // under which a model's file recommends a value
 };
 

@@ -53,7 +53,7 @@ hello='"messages":[{"role":"user","content":"Hello"}],"temperature":0'
 } >fields.jsonl
 expect "batch: fields" 5 batch "${b[@]}" fields.jsonl -o fields.out
 check "batch: fields: a line for each" lines fields.out 16
-check "batch: a misspelt name is told" has err "the field messages.contents is not known"
+check "batch: a misspelt name is told" has fields.out "messages[0].contents is not supported"
 for id in kwargs enable; do
   check "batch: $id: no thinking" test "$(said fields.out $id)" = "$(said fields.out plain)" -a -n "$(said fields.out plain)"
 done
@@ -64,7 +64,7 @@ for id in repeat_penalty guided_json grammar json_schema structured_outputs min_
   surrogate nan large; do
   check "batch: $id is refused under its own id" test "$(status_of fields.out $id)" = 400
 done
-for part in 'stop_token_ids is [1], which is not supported' 'one half of a character' 'NaN is no number of JSON' "'1e400'"; do
+for part in 'stop_token_ids is not supported' 'one half of a character' 'NaN is no number of JSON' "'1e400'"; do
   check "batch: fields: $part" has fields.out "$part"
 done
 
@@ -83,10 +83,9 @@ for how in removed replaced moved; do
   wait $pid
   check "batch: output $how: exit code 1" test $? = 1
   check "batch: output $how: one line" lines err 1
-  n=$(cat "$how"/*kept* 2>/dev/null | grep -ac '"error":null}$')
-  check "batch: output $how: answers are kept ($n)" test "$n" -ge 3 -a "$n" -lt 400
-  check "batch: output $how: it is named" grep -aq "$how/out.*kept\|moved" err
+  check "batch: output $how: it is named" has err "$how/out was removed, moved or replaced"
 done
+check "batch: output moved: answers are there" test "$(grep -ac '"error":null}$' moved/kept)" -ge 3
 check "batch: output replaced: the other file stays" test "$(cat replaced/out)" = mine
 mv moved/kept moved/out
 head -n 5 asked.jsonl >five.jsonl

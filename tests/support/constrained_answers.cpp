@@ -150,7 +150,7 @@ std::string constrained_line(size_t i) {
 }
 
 Request constrained_request(const Tokenizer& tokenizer, size_t i) {
-  LineMaker maker({}, {}, [](const std::string& name) { BOOST_ERROR(name << " is not known"); });
+  LineMaker maker({}, {});
   const BatchItem item = maker.from_json(static_cast<int64_t>(i) + 1, constrained_line(i));
   if (item.error) throw *item.error;
   const Prompt prompt = prompt_of(item.request, tokenizer);

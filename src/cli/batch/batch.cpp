@@ -33,8 +33,8 @@ std::string duration(double seconds) {
 std::string lines_text(int64_t n) { return with_thousands(n) + (n == 1 ? " line" : " lines"); }
 
 // The defaults of a line's request, without its generation options.
-BatchRequest default_request(const Options& options) {
-  BatchRequest request;
+ChatRequest default_request(const Options& options) {
+  ChatRequest request;
   request.prompt.system = read_system(options);
   request.prompt.tools = options.tools;
   request.is_raw = options.is_raw;
@@ -91,10 +91,7 @@ class Batch : Listener {
           " tokens together");
     defaults_.options = with_recommended(options_, model_.file()).generation;
     defaults_.options.sampling.seed = seed;
-    return {rough_digest(model_.file()), std::move(defaults_), [this](const std::string& name) {
-              if (!options_.quiet)
-                say("warning: the field " + visible(name, false, 40) + " is not known and passed over");
-            }};
+    return {rough_digest(model_.file()), std::move(defaults_)};
   }
 
   int64_t n_at_a_time() const {
@@ -217,7 +214,7 @@ class Batch : Listener {
   const Options options_;
   const Terminal terminal_ = examine_terminal(options_.color);
   StatusLine status_{terminal_.can_redraw, options_.quiet};
-  BatchRequest defaults_;  // moved to maker_
+  ChatRequest defaults_;  // moved to maker_
   BatchInput input_;
   BatchOutput output_;
   Model model_;
@@ -263,12 +260,6 @@ int run_many(const Options& options) {
     return read_prompt(one, true).user;
   };
   return Batch(many, std::move(source), "-", choose_seed(options)).run();
-}
-
-Prompt prompt_of(const BatchRequest& request, const Tokenizer& tokenizer, size_t n_most) {
-  const ChatChoice choice{request.chat_format, request.options.thinking, request.is_thinking_asked, n_most};
-  if (request.messages.empty()) return make_prompt(tokenizer, request.prompt, request.is_raw, choice);
-  return make_prompt(tokenizer, request.messages, choice);
 }
 
 BatchRunner::BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer, Write write,

@@ -35,8 +35,8 @@ int run_many(const Options& options);
 // refused. The output has one writer, who holds its lock and writes each line in one write: after a kill only
 // the last line can be torn. An output file that exists is read first: its whole lines are answers of earlier
 // runs, a torn last line is cut off, and a file with any other line is refused and not changed. When the file
-// is removed, moved or replaced during the run, the run ends and the answers are kept. Standard output,
-// devices and pipes are only written to.
+// is removed, moved or replaced during the run, the run ends. Standard output, devices and pipes are only
+// written to.
 
 // A file of JSON lines or of lines of text, or files with one prompt each.
 struct BatchSource {
@@ -53,7 +53,7 @@ class BatchInput {
   BatchInput(BatchSource source, Shard shard);
 
   // The next line of this shard. Blank lines are passed over.
-  LineReader::Result next(BatchItem& item, LineMaker& maker, int wait_ms);
+  LineReader::Result next(BatchItem& item, const LineMaker& maker, int wait_ms);
 
   int64_t n_read() const { return n_read_; }
   // The number of lines of all shards; nothing when it is unknown before all are read.
@@ -63,7 +63,7 @@ class BatchInput {
 
  private:
   LineReader::Result next_line(LineReader::Line& line, int wait_ms);
-  BatchItem item_of(const LineReader::Line& line, LineMaker& maker) const;
+  BatchItem item_of(const LineReader::Line& line, const LineMaker& maker) const;
 
   BatchSource source_;
   Shard shard_;
@@ -89,8 +89,7 @@ class BatchOutput {
 
   // Writes the line of BatchItem::place; call once for each place. Throws Error{io}.
   void put(int64_t place, std::string text);
-  // Throws Error{io} when the file was removed, moved or replaced. The answers so far are in the moved file,
-  // or in a copy beside it that the message names.
+  // Throws Error{io} when the file was removed, moved or replaced.
   void check_place();
   // How many lines wait for an earlier place.
   int64_t n_held() const { return std::ssize(held_); }
@@ -119,9 +118,6 @@ class BatchOutput {
 // {"id", "custom_id", "response", "error"}: the line of an answer or of a failure. `body`: JSON.
 std::string answer_line(const BatchItem& item, std::string_view body);
 std::string failure_line(const BatchItem& item, const Error& error);
-
-// The prompt of a line's request. `n_most`: as for Tokenizer::encode(). Throws Error when it cannot be made.
-Prompt prompt_of(const BatchRequest& request, const Tokenizer& tokenizer, size_t n_most = SIZE_MAX);
 
 // The items that are being answered. The engine decides which of them run and which wait for room.
 class BatchRunner {

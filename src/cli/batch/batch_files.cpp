@@ -123,7 +123,7 @@ BatchInput::BatchInput(BatchSource source, Shard shard) : source_(std::move(sour
   n_lines_ = count_lines(fd_);
 }
 
-LineReader::Result BatchInput::next(BatchItem& item, LineMaker& maker, int wait_ms) {
+LineReader::Result BatchInput::next(BatchItem& item, const LineMaker& maker, int wait_ms) {
   LineReader::Line line;
   do {
     if (const auto result = next_line(line, wait_ms); result != LineReader::Result::line) return result;
@@ -156,7 +156,7 @@ LineReader::Result BatchInput::next_line(LineReader::Line& line, int wait_ms) {
   return LineReader::Result::line;
 }
 
-BatchItem BatchInput::item_of(const LineReader::Line& line, LineMaker& maker) const {
+BatchItem BatchInput::item_of(const LineReader::Line& line, const LineMaker& maker) const {
   if (line.is_too_long)
     return maker.refused(
         line.number, {}, std::to_string(line.end),
@@ -217,27 +217,8 @@ bool BatchOutput::is_in_place(int fd) const {
 }
 
 void BatchOutput::check_place() {
-  if (!is_regular_ || is_in_place(fd_)) return;
-  const std::string name = visible(path_);
-  struct stat info {};
-  if (fstat(fd_, &info) != 0) fail_file("read", path_);
-  if (info.st_nlink > 0)
-    fail(ErrorKind::io,
-         name + " no longer names the file of answers, which holds those so far where it was moved to");
-  if (info.st_size == 0) fail(ErrorKind::io, name + " was removed before answers went to it");
-  const OwnedFd lost = std::move(file_);
-  std::string kept = path_ + ".kept-XXXXXX";
-  take(OwnedFd(real_file_system(), mkostemp(kept.data(), O_CLOEXEC)), "open a file beside");
-  [[maybe_unused]] const int failed = fchmod(fd_, info.st_mode & 07777);  // failed: only for this user
-  std::string block(1 << 20, '\0');
-  for (off_t at = 0; at < info.st_size;) {
-    const ssize_t n_read = pread(lost.get(), block.data(), block.size(), at);
-    if (n_read <= 0) fail_file("read", path_);
-    write(std::string_view(block).substr(0, static_cast<size_t>(n_read)));
-    at += n_read;
-  }
-  fail(ErrorKind::io,
-       name + " was removed or replaced while answers went to it; those so far are in " + visible(kept));
+  if (is_regular_ && !is_in_place(fd_))
+    fail(ErrorKind::io, visible(path_) + " was removed, moved or replaced while answers went to it");
 }
 
 // Calls `take` for each whole line. Returns where the last of them ends.

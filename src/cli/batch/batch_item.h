@@ -3,8 +3,6 @@
 //   {"custom_id": …, "method": "POST", "url": "/v1/chat/completions", "body": {"messages": …, …}}
 //   {"messages": …, …}    {"prompt": …, …}
 //
-// A field that would change the answer is honoured or refused. An unknown field is ignored, with one warning.
-//
 // The digest covers the id, the request with every default filled in, and the model. By the digest a later
 // run finds answered lines, and a shard finds its own. The seed is the line's, else it is derived from the
 // command's seed, the request and the line's own id, so that neither the place in the file nor other lines
@@ -13,34 +11,18 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
 #include "base/sha256.h"
-#include "cli/options/inputs.h"
-#include "cli/options/json.h"
-#include "cli/options/messages.h"
+#include "cli/options/options.h"
+#include "cli/options/request_json.h"
 #include "engine/request.h"
-#include "text/chat_format.h"
 
 namespace dsv32 {
-
-struct BatchRequest {
-  std::vector<Message> messages;  // or, when there are none:
-  PromptText prompt;
-  bool is_raw = false;                  // the prompt is rendered already
-  bool is_completion = false;           // for /v1/completions, whose form the answer has
-  GenerationOptions options;            // the line's, with the command's for those that it lacks
-  std::optional<ChatKind> chat_format;  // the command's
-  bool is_thinking_asked = false;       // the line itself says whether to think
-  bool has_seed = false;                // options.sampling.seed is the line's own
-  bool has_random_seed = false;         // the line asks for a random seed
-};
 
 // 400: the request is wrong or not supported; 413: it is too long for the context; 500: any other error.
 int status_of(const Error& error);
@@ -64,7 +46,7 @@ struct BatchItem : Listener {
   int64_t number = 0;             // of the line, from 1
   std::optional<std::string> id;  // the line's own, or its number; nothing: it cannot be read
   LineDigest digest{};
-  BatchRequest request;
+  ChatRequest request;
   std::optional<Error> error;  // why there is no answer
 
   int64_t place = 0;  // among the lines that are answered in this run, from 0
@@ -96,14 +78,11 @@ Error at_line(int64_t number, const Error& error);
 // Makes items for one model and one command.
 class LineMaker {
  public:
-  using Tell = TellUnknown;
   // `defaults`: the request of a line without fields; lines' seeds are derived from its seed.
-  // `tell` gets the name of each unknown field once, but only of the first 32, since they are kept.
-  LineMaker(const Hash256& model, BatchRequest defaults, Tell tell)
-      : model_(model), defaults_(std::move(defaults)), tell_(std::move(tell)) {}
+  LineMaker(const Hash256& model, ChatRequest defaults) : model_(model), defaults_(std::move(defaults)) {}
 
   // An error becomes the item's.
-  BatchItem from_json(int64_t number, std::string_view json);
+  BatchItem from_json(int64_t number, std::string_view json) const;
   // `id`: the line's own, if it has one. `prompt`: the user's text.
   BatchItem from_text(int64_t number, std::string prompt, const std::optional<std::string>& id = {}) const;
   // A line that cannot be answered. `bytes`: what is known of it, for the digest.
@@ -111,12 +90,10 @@ class LineMaker {
                     const Error& why) const;
 
  private:
-  BatchItem accepted(int64_t number, const std::optional<std::string>& own_id, BatchRequest request) const;
+  BatchItem accepted(int64_t number, const std::optional<std::string>& own_id, ChatRequest request) const;
 
   Hash256 model_;
-  BatchRequest defaults_;
-  Tell tell_;
-  std::set<std::string> told_;
+  ChatRequest defaults_;
 };
 
 }  // namespace dsv32

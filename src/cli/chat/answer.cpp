@@ -96,17 +96,17 @@ std::string AnswerJson::end(Json json, const GenerationResult& result) const {
 }
 
 std::string AnswerJson::whole(const GenerationResult& result) const {
-  const std::string content = sanitize_utf8(result.completion.content);
-  const Json reasoning = facts_.thinking ? Json(sanitize_utf8(result.completion.reasoning)) : Json(nullptr);
+  const Completion& made = result.completion;
+  Json message =
+      message_json({Message::Role::assistant, sanitize_utf8(made.content), sanitize_utf8(made.reasoning),
+                    with_ids(made.calls), sanitize_utf8(made.calls_text)});
+  if (!facts_.thinking) message["reasoning_content"] = nullptr;
   if (facts_.is_text_completion)
-    return end(object("text_completion", {{"index", 0}, {"text", content}, {"reasoning_content", reasoning}}),
+    return end(object("text_completion", {{"index", 0},
+                                          {"text", message["content"]},
+                                          {"reasoning_content", message["reasoning_content"]}}),
                result);
-  Json message{{"role", "assistant"}, {"content", content}, {"reasoning_content", reasoning}};
-  if (const std::vector<ToolCall>& calls = result.completion.calls; !calls.empty()) {
-    if (content.empty()) message["content"] = nullptr;
-    message["tool_calls"] = calls_json(calls);
-    message["calls_text"] = sanitize_utf8(result.completion.calls_text);
-  }
+  if (made.content.empty() && !made.calls.empty()) message["content"] = nullptr;
   return end(object("chat.completion", {{"index", 0}, {"message", message}}), result);
 }
 
@@ -121,7 +121,7 @@ std::string AnswerJson::piece(const char* field, const std::string& text) {
 std::string AnswerJson::last(const GenerationResult& result) {
   std::string text = begin();
   if (const std::vector<ToolCall>& calls = result.completion.calls; !calls.empty()) {
-    Json list = calls_json(calls);
+    Json list = calls_json(with_ids(calls));
     for (size_t i = 0; i < list.size(); ++i) list[i]["index"] = i;
     text += shown_json(
                 chunk({{"tool_calls", list}, {"calls_text", sanitize_utf8(result.completion.calls_text)}})) +

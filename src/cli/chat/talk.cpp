@@ -8,7 +8,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/options/json.h"
+#include "cli/options/messages.h"
+#include "cli/options/request_json.h"
 #include "cli/terminal/streams.h"
 
 namespace dsv32 {
@@ -17,8 +18,8 @@ namespace {
 using Speaker = Message::Role;
 
 constexpr const char* kVersionKey = "dsv32_talk";
-constexpr uint64_t kVersion = 1;
-constexpr int kTalkDepth = 16;  // of nested JSON
+constexpr uint64_t kVersion = 2, kOldest = 1;  // which had another form of calls
+constexpr int kTalkDepth = 16;                 // of nested JSON
 
 // Rethrows an Error of `read` as damage.
 template <typename Read>
@@ -38,56 +39,18 @@ Value required(const JsonFields& fields, const char* key, std::optional<Value> v
   return std::move(*value);
 }
 
-std::vector<ToolCall> parse_calls(const ReadJson& list, const std::string& where) {
-  std::vector<ToolCall> calls;
-  check(list.is_array(), where + "calls is no list");
-  for (const ReadJson& object : list) {
-    JsonFields fields(object, where + "calls", where + "calls.");
-    calls.push_back({required(fields, "name", fields.text("name")),
-                     required(fields, "arguments", fields.text("arguments"))});
-  }
-  return calls;
-}
-
 // A talk may begin with the system's message; then user and assistant take turns, with results of calls
-// behind the assistant's.
-Speaker parse_role(const std::string& role, const std::string& where, const Talk& before) {
-  const bool is_system = before.messages.empty() && role == role_name(Speaker::system);
+// behind the assistant's. A question may come before all results are there.
+void check_turn(Speaker role, const Talk& before) {
+  const bool is_system = before.messages.empty() && role == Speaker::system;
   const Speaker expected = is_system                ? Speaker::system
                            : before.awaits_answer() ? Speaker::assistant
                            : before.next_call()     ? Speaker::tool
                                                     : Speaker::user;
-  const bool is_broken_off = !before.has_question() && role == role_name(Speaker::user);
-  check(role == role_name(expected) || is_broken_off,
-        format("%s.role is '%s', expected %s", where.c_str(), visible(role, false, 40).c_str(),
+  const bool is_broken_off = !before.has_question() && role == Speaker::user;
+  check(role == expected || is_broken_off,
+        format("messages[%zu].role is '%s', expected %s", before.messages.size(), role_name(role),
                role_name(expected)));
-  return is_broken_off ? Speaker::user : expected;
-}
-
-Message parse_message(const ReadJson& object, const Talk& before) {
-  const std::string where = format("messages[%zu]", before.messages.size());
-  JsonFields fields(object, where, where + ".");
-  const Speaker role = parse_role(required(fields, "role", fields.text("role")), where, before);
-  Message message{role, required(fields, "content", fields.text("content")),
-                  required(fields, "reasoning", fields.text("reasoning"))};
-  const ReadJson* calls = fields.find("calls");
-  if (role != Speaker::assistant || !calls) return message;
-  message.calls = parse_calls(*calls, where + ".");
-  message.calls_text = fields.text("calls_text").value_or("");
-  return message;
-}
-
-std::vector<TokenRun> parse_runs(const ReadJson& list) {
-  std::vector<TokenRun> runs;
-  check(list.is_array(), "decoded is no list");
-  for (const ReadJson& run : list) {
-    check(run.is_array() && run.size() == 2, "decoded holds no pairs");
-    for (const ReadJson& position : run)
-      check(position.is_number_unsigned() && position.get<uint64_t>() < kMadeByDecode,
-            "decoded holds no positions");
-    runs.push_back({run[0].get<int64_t>(), run[1].get<int64_t>()});
-  }
-  return runs;
 }
 
 Talk read_talk(const ReadJson& root) {
@@ -100,7 +63,11 @@ Talk read_talk(const ReadJson& root) {
   const ReadJson* messages = fields.find("messages");
   check(messages != nullptr, "messages is missing");
   check(messages->is_array(), "messages is no list");
-  for (const ReadJson& object : *messages) talk.messages.push_back(parse_message(object, talk));
+  for (const ReadJson& object : *messages) {
+    Message message = parse_message(object, format("messages[%zu]", talk.messages.size())).message;
+    check_turn(message.role, talk);
+    talk.messages.push_back(std::move(message));
+  }
   return talk;
 }
 
@@ -155,26 +122,15 @@ std::string Talk::summary() const {
   return format("%td turn%s, used %s", n_turns, n_turns == 1 ? "" : "s", time_ago(used_ms, now_ms()).c_str());
 }
 
-const char* role_name(Message::Role role) {
-  constexpr const char* kNames[] = {"system", "user", "assistant", "tool"};
-  return kNames[static_cast<size_t>(role)];
-}
-
 std::string talk_json(const Talk& talk) {
-  Json messages = Json::array(), decoded = Json::array();
-  for (const Message& message : talk.messages) {
-    messages.push_back(
-        {{"role", role_name(message.role)}, {"content", message.content}, {"reasoning", message.reasoning}});
-    if (message.calls.empty()) continue;
-    Json& calls = messages.back()["calls"] = Json::array();
-    for (const ToolCall& call : message.calls)
-      calls.push_back({{"name", call.name}, {"arguments", call.arguments}});
-    messages.back()["calls_text"] = message.calls_text;
-  }
-  for (const TokenRun& run : talk.decoded) decoded.push_back({run.begin, run.end});
-  const Json root{{kVersionKey, kVersion},         {"used_ms", talk.used_ms},
-                  {"model", talk.model},           {"thinking", talk.thinking},
-                  {"decoded", std::move(decoded)}, {"messages", std::move(messages)}};
+  Json messages = Json::array();
+  for (const Message& message : talk.messages) messages.push_back(message_json(message));
+  const Json root{{kVersionKey, kVersion},
+                  {"used_ms", talk.used_ms},
+                  {"model", talk.model},
+                  {"thinking", talk.thinking},
+                  {"decoded", runs_json(talk.decoded)},
+                  {"messages", std::move(messages)}};
   return root.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -187,7 +143,7 @@ Talk parse_talk(std::string_view json) {
     fail(ErrorKind::usage, "it is of the newer version " + std::to_string(found) +
                                ", this program reads version " + std::to_string(kVersion));
   return undamaged([&] {
-    check(found == kVersion, format("%s is no version", kVersionKey));
+    check(found >= kOldest, format("%s is no version", kVersionKey));
     return read_talk(root);
   });
 }

@@ -46,8 +46,6 @@ struct Talk {
   std::string summary() const;  // "2 turns, used 3 days ago"
 };
 
-const char* role_name(Message::Role role);  // "system", "user", "assistant", "tool"
-
 // One line. Malformed UTF-8 becomes U+FFFD, everything else comes back from parse_talk() as it was.
 std::string talk_json(const Talk& talk);
 
@@ -63,7 +61,7 @@ using TalkLock = OwnedFd;  // locked until it is closed or the process ends
 // The folder:
 //
 //   <folder>/              0700
-//     NAME.json            0600; {"dsv32_talk":1,"used_ms":,"model":,"thinking":,"decoded":[],"messages":[]}
+//     NAME.json            0600; {"dsv32_talk":2,"used_ms":,"model":,"thinking":,"decoded":[],"messages":[]}
 //     .NAME.lock           empty; locked by the process that goes on with the talk
 //     .NAME.<16 hex>.tmp   a file being written, or a crash's leftover; removed when it is an hour old
 //

@@ -234,7 +234,7 @@ std::optional<std::string> TalkStore::latest() const {
 
 // This program writes the time in front, where it can be read without the whole talk.
 int64_t TalkStore::used_ms(const std::string& name) const try {
-  constexpr std::string_view kFront = R"({"dsv32_talk":1,"used_ms":)";
+  constexpr std::string_view kFront = R"({"dsv32_talk":2,"used_ms":)";
   const std::string head = read(name, kFront.size() + 20);
   int64_t ms = -1;
   if (head.starts_with(kFront)) std::from_chars(&head[kFront.size()], head.data() + head.size(), ms);

@@ -125,11 +125,10 @@ void JsonFields::read(const GenerationOption& option, GenerationOptions& options
 
 std::string JsonFields::shown(const ReadJson& value) { return visible(json_text(value), false, 40); }
 
-std::vector<std::string> JsonFields::unknown() const {
-  std::vector<std::string> names;
+void JsonFields::refuse_unknown() const {
   for (const auto& field : json_.items())
-    if (!known_.contains(field.key()) && !field.value().is_null()) names.push_back(name_of(field.key()));
-  return names;
+    if (!known_.contains(field.key()) && !field.value().empty() && field.value() != "")
+      fail(ErrorKind::usage, name_of(visible(field.key(), false, 80)) + " is not supported");
 }
 
 }  // namespace dsv32

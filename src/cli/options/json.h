@@ -53,10 +53,10 @@ class JsonFields {
   // A value in messages.
   static std::string shown(const ReadJson& value);
 
-  // Whether the field was ever asked for, present or absent.
-  bool is_known(const std::string& key) const { return known_.contains(key); }
-  // The fields that are there and were never asked for, by their names in messages.
-  std::vector<std::string> unknown() const;
+  // The fields that were ever asked for, present or absent.
+  const std::set<std::string>& known() const { return known_; }
+  // Throws for a field that was never asked for, unless it is null or empty and so asks for nothing.
+  void refuse_unknown() const;
 
  private:
   [[noreturn]] void fail_type(const std::string& key, const std::string& expected,

@@ -8,43 +8,40 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/options/inputs.h"
-#include "cli/terminal/streams.h"
 
 namespace dsv32 {
 namespace {
 
 constexpr int kArgumentsDepth = 64;  // of nested JSON
 
+constexpr const char* kRoles[] = {"system", "user", "assistant", "tool"};
+
 // A message's content: a text, or a list of parts that are texts.
-std::string content_of(JsonFields& message, const TellUnknown& tell) {
+std::string content_of(JsonFields& message) {
   const ReadJson* content = message.find("content");
   if (!content) return {};
   if (!content->is_array()) return *message.text("content");
   std::string text;
   for (const ReadJson& part : *content) {
-    JsonFields fields(part, "a part of content", "messages.content.");
+    JsonFields fields(part, "a part of content", message.name_of("content."));
     if (fields.text("type").value_or("text") != "text")
       fail(ErrorKind::usage, "content has a part that is no text, which is not supported");
     const std::optional<std::string> own = fields.text("text");
     if (!own) fail(ErrorKind::usage, "content has a part without a text");
     text += *own;
-    tell_unknown(fields, tell);
+    fields.refuse_unknown();
   }
   return text;
 }
 
-// A message's role. Also refuses calls of an older form, images and audio, which are not supported.
 Message::Role parse_role(JsonFields& message) {
-  for (const char* key : {"function_call", "images", "audio"})
-    if (const ReadJson* value = message.find(key); value && !value->empty())
-      fail(ErrorKind::usage, format("a message has %s, which are not supported", key));
   const std::string role = message.text("role").value_or("");
-  if (role == "system" || role == "developer") return Message::Role::system;
-  if (role == "assistant") return Message::Role::assistant;
-  if (role == "user") return Message::Role::user;
-  if (role == "tool") return Message::Role::tool;
-  fail(ErrorKind::usage, format("a message's role is '%s', expected system, user, assistant or tool",
-                                visible(role, false, 40).c_str()));
+  if (role == "developer") return Message::Role::system;
+  const auto found = std::ranges::find(kRoles, role);
+  if (found == std::end(kRoles))
+    fail(ErrorKind::usage, format("%s is '%s', expected system, user, assistant or tool",
+                                  message.name_of("role").c_str(), visible(role, false, 40).c_str()));
+  return static_cast<Message::Role>(found - kRoles);
 }
 
 // The text of a field that has to be there.
@@ -64,14 +61,14 @@ const ReadJson& function_of(JsonFields& fields) {
   return *function;
 }
 
-ToolCall parse_call(const ReadJson& json, const TellUnknown& tell) {
-  JsonFields fields(json, "a call", "messages.tool_calls.");
+ToolCall parse_call(const ReadJson& json, const std::string& where) {
+  JsonFields fields(json, "a call", where + ".");
   fields.find("index");
-  JsonFields function(function_of(fields), "a call's function", "messages.tool_calls.function.");
+  JsonFields function(function_of(fields), "a call's function", where + ".function.");
   ToolCall call{required_text(function, "name"), required_text(function, "arguments"),
                 fields.text("id").value_or("")};
   if (call.arguments.empty()) call.arguments = "{}";  // of a call without arguments
-  tell_unknown(fields, tell), tell_unknown(function, tell);
+  fields.refuse_unknown(), function.refuse_unknown();
   try {
     if (parse_outside_json(call.arguments, kArgumentsDepth).is_object()) return call;
   } catch (const Error& error) {
@@ -80,12 +77,10 @@ ToolCall parse_call(const ReadJson& json, const TellUnknown& tell) {
   fail(ErrorKind::usage, function.name_of("arguments") + " is the text of no JSON object");
 }
 
-void parse_calls(JsonFields& fields, Message& message, const TellUnknown& tell) {
+void read_calls(JsonFields& fields, Message& message) {
   const ReadJson* list = fields.find("tool_calls");
   message.calls_text = fields.text("calls_text").value_or("");
-  if (list && !list->is_array()) fail(ErrorKind::usage, "messages.tool_calls is no list");
-  if (list)
-    for (const ReadJson& call : *list) message.calls.push_back(parse_call(call, tell));
+  if (list) message.calls = parse_calls(*list, fields.name_of("tool_calls"));
   if (message.role != Message::Role::assistant && !message.calls.empty())
     fail(ErrorKind::usage, "a message has tool_calls and is not the assistant's");
   if (message.calls.empty() && !message.calls_text.empty())
@@ -96,28 +91,9 @@ void parse_calls(JsonFields& fields, Message& message, const TellUnknown& tell) 
       fail(ErrorKind::usage, "two calls of a message have the id " + visible(call.id, false, 80));
 }
 
-struct Parsed {
-  Message message;
-  std::string call_id;  // of a result
-};
-
-Parsed parse_message(const ReadJson& json, const TellUnknown& tell) {
-  JsonFields fields(json, "a message", "messages.");
-  Message message{parse_role(fields), content_of(fields, tell), {}};
-  for (const char* key : {"reasoning", "reasoning_content"})
-    message.reasoning = fields.text(key).value_or(message.reasoning);
-  parse_calls(fields, message, tell);
-  const std::string id = fields.text("tool_call_id").value_or("");
-  if (message.role == Message::Role::tool) fields.text("name");
-  tell_unknown(fields, tell);
-  if (message.role == Message::Role::user && message.content.empty())
-    fail(ErrorKind::usage, "a message of the user has no content, expected a text or a list of texts");
-  return {std::move(message), id};
-}
-
 // The results that follow `calls`, messages[begin, end), in the calls' order. A result without an id is the
 // next call's.
-void sort_results(std::vector<Parsed>& messages, size_t begin, size_t end,
+void sort_results(std::vector<ParsedMessage>& messages, size_t begin, size_t end,
                   const std::vector<ToolCall>& calls) {
   std::vector<std::optional<Message>> sorted(calls.size());
   for (size_t i = begin; i < end; ++i) {
@@ -139,14 +115,37 @@ void sort_results(std::vector<Parsed>& messages, size_t begin, size_t end,
 
 }  // namespace
 
-void tell_unknown(const JsonFields& fields, const TellUnknown& tell) {
-  for (const std::string& name : fields.unknown()) tell(name);
+const char* role_name(Message::Role role) { return kRoles[static_cast<size_t>(role)]; }
+
+ParsedMessage parse_message(const ReadJson& json, const std::string& where) {
+  JsonFields fields(json, where, where + ".");
+  Message message{parse_role(fields), content_of(fields), {}};
+  for (const char* key : {"reasoning", "reasoning_content"})
+    message.reasoning = fields.text(key).value_or(message.reasoning);
+  read_calls(fields, message);
+  const std::string id = fields.text("tool_call_id").value_or("");
+  fields.text("name");
+  fields.refuse_unknown();
+  return {std::move(message), id};
 }
 
-std::vector<Message> parse_messages(const ReadJson& list, const TellUnknown& tell) {
+Json message_json(const Message& message) {
+  Json json{{"role", role_name(message.role)},
+            {"content", message.content},
+            {"reasoning_content", message.reasoning}};
+  if (!message.calls.empty())
+    json["tool_calls"] = calls_json(message.calls), json["calls_text"] = message.calls_text;
+  return json;
+}
+
+std::vector<Message> parse_messages(const ReadJson& list) {
   if (!list.is_array() || list.empty()) fail(ErrorKind::usage, "messages is no list with a message in it");
-  std::vector<Parsed> parsed;
-  for (const ReadJson& json : list) parsed.push_back(parse_message(json, tell));
+  std::vector<ParsedMessage> parsed;
+  for (const ReadJson& json : list) {
+    parsed.push_back(parse_message(json, format("messages[%zu]", parsed.size())));
+    if (const Message& last = parsed.back().message; last.role == Message::Role::user && last.content.empty())
+      fail(ErrorKind::usage, "a message of the user has no content, expected a text or a list of texts");
+  }
   for (size_t i = 0, end; i < parsed.size(); i = end) {
     const auto is_result = [&](size_t k) { return parsed[k].message.role == Message::Role::tool; };
     if (is_result(i))
@@ -156,7 +155,7 @@ std::vector<Message> parse_messages(const ReadJson& list, const TellUnknown& tel
     sort_results(parsed, i + 1, end, calls);
   }
   std::vector<Message> messages;
-  for (Parsed& one : parsed) messages.push_back(std::move(one.message));
+  for (ParsedMessage& one : parsed) messages.push_back(std::move(one.message));
   const Message::Role last = messages.back().role;
   if (last != Message::Role::user && last != Message::Role::tool)
     fail(ErrorKind::usage, "the last message is neither the user's nor a tool's: there is nothing to answer");
@@ -164,38 +163,50 @@ std::vector<Message> parse_messages(const ReadJson& list, const TellUnknown& tel
 }
 
 Json calls_json(const std::vector<ToolCall>& calls) {
-  std::random_device random;
   Json list = Json::array();
-  for (const ToolCall& call : calls)
-    list.push_back(
-        {{"id", call.id.empty() ? format("call_%08x%08x%08x", random(), random(), random()) : call.id},
-         {"type", "function"},
-         {"function", {{"name", sanitize_utf8(call.name)}, {"arguments", sanitize_utf8(call.arguments)}}}});
+  for (const ToolCall& call : calls) {
+    Json json = Json::object();
+    if (!call.id.empty()) json["id"] = call.id;
+    json["type"] = "function";
+    json["function"] = {{"name", sanitize_utf8(call.name)}, {"arguments", sanitize_utf8(call.arguments)}};
+    list.push_back(std::move(json));
+  }
   return list;
+}
+
+std::vector<ToolCall> parse_calls(const ReadJson& list, const std::string& where) {
+  if (!list.is_array()) fail(ErrorKind::usage, where + " is no list");
+  std::vector<ToolCall> calls;
+  for (const ReadJson& call : list) calls.push_back(parse_call(call, where));
+  return calls;
+}
+
+std::vector<ToolCall> with_ids(std::vector<ToolCall> calls) {
+  std::random_device random;
+  for (ToolCall& call : calls)
+    if (call.id.empty()) call.id = format("call_%08x%08x%08x", random(), random(), random());
+  return calls;
 }
 
 GivenMessages read_messages(const Options& options) {
   const std::string text = read_input(options.messages, options);
   const ReadJson root = parse_outside_json(text, kRequestDepth);
-  std::set<std::string> told;
-  const TellUnknown tell = [&](const std::string& name) {
-    if (told.insert(name).second && !options.quiet)
-      say("warning: the field " + visible(name, false, 40) + " is not known and passed over");
-  };
   GivenMessages given;
   if (root.is_array()) {
-    given.messages = parse_messages(root, tell);
+    given.messages = parse_messages(root);
   } else {
-    JsonFields body(root, "--messages");
+    JsonFields body(root, "--messages", "--messages: ");
     const ReadJson* messages = body.find("messages");
     if (!messages) fail(ErrorKind::usage, "--messages: messages is missing");
-    given.messages = parse_messages(*messages, tell);
+    given.messages = parse_messages(*messages);
     given.tools = read_tools(body, [&](const std::string& pointer) {
       return parse_outside_json<Json>(text, kRequestDepth).at(Json::json_pointer(pointer));
     });
-    for (const std::string& name : body.unknown())
-      fail(ErrorKind::usage, "--messages: " + visible(name, false, 80) + " is not supported",
-           "run has flags for options; lines of batch have fields");
+    try {
+      body.refuse_unknown();
+    } catch (const Error& error) {
+      throw Error(error.kind(), error.what(), "run has flags for options; lines of batch have fields");
+    }
   }
   if (!given.tools.json.empty() && !options.tools.empty())
     fail(ErrorKind::usage, "--tools is given, and --messages has tools, expected one of them");

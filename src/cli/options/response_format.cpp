@@ -1,5 +1,5 @@
 // See response_format.h. Each form is turned into the place of its schema in the line.
-#include "cli/batch/response_format.h"
+#include "cli/options/response_format.h"
 
 #include "base/error.h"
 #include "base/text.h"
@@ -11,19 +11,13 @@ namespace {
 constexpr const char* kAnyText = "";  // in place of a schema's pointer
 constexpr const char* kAnyObject = "an object";
 
-// Refuses the fields that were not asked for.
-void refuse_others(const JsonFields& fields) {
-  for (const std::string& name : fields.unknown())
-    fail(ErrorKind::usage, visible(name, false, 80) + " is not supported");
-}
-
 // {"name", "schema", "strict", "description"}: only the schema changes the answer, which always keeps to it.
 void read_json_schema(const ReadJson* value) {
   if (!value) fail(ErrorKind::usage, "response_format.json_schema is missing");
   JsonFields fields(*value, "response_format.json_schema", "response_format.json_schema.");
   fields.text("name"), fields.text("description"), fields.truth("strict");
   if (!fields.find("schema")) fail(ErrorKind::usage, "response_format.json_schema.schema is missing");
-  refuse_others(fields);
+  fields.refuse_unknown();
 }
 
 // The pointer to the schema, kAnyText or kAnyObject.
@@ -40,7 +34,7 @@ std::string pointer_of(const ReadJson& response_format) {
     fail(ErrorKind::usage, format("response_format.type is '%s', expected text, json_object or json_schema",
                                   visible(type, false, 40).c_str()));
   }
-  refuse_others(fields);
+  fields.refuse_unknown();
   return pointer;
 }
 
@@ -61,7 +55,7 @@ std::optional<std::string> read_response_format(JsonFields& body, const InOrder&
   if (const ReadJson* value = body.find("structured_outputs"); value && !value->empty()) {  // vLLM's
     JsonFields fields(*value, "structured_outputs", "structured_outputs.");
     if (fields.find("json")) note("structured_outputs", "/structured_outputs/json");
-    refuse_others(fields);
+    fields.refuse_unknown();
   }
   if (!asked || *asked == kAnyText) return asked;
   try {

@@ -1,0 +1,242 @@
+// See request_json.h.
+#include "cli/options/request_json.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/options/messages.h"
+#include "cli/options/response_format.h"
+#include "cli/options/tools.h"
+#include "constrain/constraint.h"
+
+namespace dsv32 {
+namespace {
+
+std::vector<std::string> parse_stops(const ReadJson& stop) {
+  std::vector<std::string> stops;
+  for (const ReadJson& text : stop.is_array() ? stop : ReadJson::array({stop})) {
+    if (!text.is_string() || text.get_ref<const std::string&>().empty())
+      fail(ErrorKind::usage, "stop is no text or list of texts that are not empty");
+    stops.push_back(text.get<std::string>());
+  }
+  return stops;
+}
+
+// "logprobs" is true, with "top_logprobs" beside it, or the number itself.
+void read_logprobs(JsonFields& body, int64_t& n_top) {
+  const ReadJson* logprobs = body.find("logprobs");
+  const std::optional<int64_t> n_asked = body.integer("top_logprobs", -1, kMostTopLogprobs);
+  const bool is_number = logprobs && !logprobs->is_boolean();
+  if (is_number)
+    n_top = *body.integer("logprobs", 0, kMostTopLogprobs);
+  else if (logprobs)
+    n_top = logprobs->get<bool>() ? n_asked.value_or(0) : -1;
+  if (n_asked.value_or(0) > 0 && n_top < 0) fail(ErrorKind::usage, "top_logprobs is given without logprobs");
+}
+
+// true, false, or in the form of DeepSeek's own service {"type": "enabled"}, with a limit.
+std::optional<bool> read_thinking_field(JsonFields& body, int64_t& max_thinking) {
+  const ReadJson* asked = body.find("thinking");
+  if (!asked || asked->is_boolean()) return body.truth("thinking");
+  std::string type;
+  if (asked->is_object()) {
+    JsonFields fields(*asked, "thinking", "thinking.");
+    type = fields.text("type").value_or("");
+    max_thinking = fields.integer("budget_tokens", -1, kMostTokenLimit).value_or(max_thinking);
+    fields.refuse_unknown();
+  }
+  if (type != "enabled" && type != "disabled")
+    fail(ErrorKind::usage, "thinking is neither true, false nor of type enabled or disabled");
+  return type == "enabled";
+}
+
+// Whether to think. Several fields may say so, and must agree.
+void read_thinking(JsonFields& body, ChatRequest& request) {
+  GenerationOptions& options = request.options;
+  std::string asker;
+  std::optional<bool> asked;
+  const auto note = [&](const std::string& name, std::optional<bool> value) {
+    if (value && asked && *value != *asked)
+      fail(ErrorKind::usage, format("%s is %s and %s is not, expected them to agree", asker.c_str(),
+                                    *asked ? "on" : "off", name.c_str()));
+    if (value) asker = name, asked = value;
+  };
+  const std::optional<std::string> effort = body.text("reasoning_effort");
+  note("thinking", read_thinking_field(body, options.max_thinking));
+  note("enable_thinking", body.truth("enable_thinking"));
+  if (const ReadJson* kwargs = body.find("chat_template_kwargs")) {  // only those of this chat format
+    JsonFields fields(*kwargs, "chat_template_kwargs", "chat_template_kwargs.");
+    for (const char* key : {"thinking", "enable_thinking"}) note(fields.name_of(key), fields.truth(key));
+    fields.refuse_unknown();
+  }
+  request.is_thinking_asked = asked || effort;
+  options.thinking = asked.value_or(effort ? *effort != "none" : options.thinking);
+}
+
+// -1 asks for a random seed, as elsewhere.
+void read_seed(JsonFields& body, ChatRequest& request) {
+  const ReadJson* asked = body.find("seed");
+  request.has_random_seed = asked && !asked->is_number_unsigned() && *asked == -1;
+  const std::optional<uint64_t> seed = request.has_random_seed ? std::nullopt : body.seed("seed");
+  request.has_seed = seed.has_value();
+  request.options.sampling.seed = seed.value_or(request.options.sampling.seed);
+}
+
+void read_options(JsonFields& body, ChatRequest& request, const InOrder& in_order) {
+  GenerationOptions& options = request.options;
+  for (const GenerationOption& option : generation_options())
+    if (option.is_batch_field) body.read(option, options);
+  const std::optional<int64_t> newer = body.integer("max_completion_tokens", -1, kMostTokenLimit);
+  options.max_tokens = newer.value_or(options.max_tokens);
+  if ((newer || body.find("max_tokens")) && !body.find("max_answer")) options.max_answer = -1;
+  read_seed(body, request);
+  if (const ReadJson* stop = body.find("stop")) options.stops = parse_stops(*stop);
+  read_logprobs(body, options.n_top_logprobs);
+  read_thinking(body, request);
+  if (std::optional<std::string> constraint = read_response_format(body, in_order))
+    options.constraint = std::move(*constraint);
+}
+
+// Other programs' fields that may be there, some with the only value that changes nothing.
+void read_harmless(JsonFields& body) {
+  static const ReadJson neutral{{"n", 1},
+                                {"stream", false},
+                                {"frequency_penalty", 0},
+                                {"presence_penalty", 0},
+                                {"repetition_penalty", 1},
+                                {"repeat_penalty", 1}};
+  for (const char* key : {"model", "user", "metadata", "store"}) body.find(key);
+  for (const auto& row : neutral.items())
+    if (const ReadJson* value = body.find(row.key()); value && *value != row.value())
+      fail(ErrorKind::usage, format("%s is %s, which is not supported", body.name_of(row.key()).c_str(),
+                                    JsonFields::shown(*value).c_str()));
+  if (const ReadJson* options = body.find("stream_options")) {  // usage comes with every answer
+    JsonFields fields(*options, "stream_options", "stream_options.");
+    fields.truth("include_usage");
+    fields.refuse_unknown();
+  }
+}
+
+// A prompt of tokens: what was made of it says which calls and documents the answer may have.
+void read_tokens(JsonFields& body, const ReadJson& list, ChatRequest& request) {
+  for (const ReadJson& id : list)
+    if (!id.is_number_integer() || id < INT32_MIN || id > INT32_MAX)
+      fail(ErrorKind::usage, "prompt is a list of something else than tokens");
+    else
+      request.ids.push_back(id.get<int32_t>());
+  if (const ReadJson* decoded = body.find("decoded")) request.decoded = parse_runs(*decoded);
+  if (const std::optional<std::string> constraint = body.text("constraint");
+      constraint && !constraint->empty())
+    check_constraint(request.options.constraint = *constraint);
+  request.options.tools = body.truth("tools").value_or(false);
+}
+
+void read_text(JsonFields& body, ChatRequest& request, const InOrder& in_order) {
+  const ReadJson* messages = body.find("messages");
+  const std::optional<std::string> prompt = body.text("prompt");
+  if (messages && prompt) fail(ErrorKind::usage, "messages and prompt are both given");
+  if (messages && request.is_completion)
+    fail(ErrorKind::usage, "messages is given, /v1/completions takes a prompt");
+  if (!messages && !prompt)
+    fail(ErrorKind::usage, request.is_completion ? "prompt is missing" : "messages is missing");
+  if (prompt == "") fail(ErrorKind::usage, "prompt is empty");
+  const Tools tools = read_tools(body, in_order);
+  if (!tools.json.empty() && request.is_raw && !messages)
+    fail(ErrorKind::usage, "the prompt is rendered already, tools cannot be added to it");
+  tools.ask_for(request.options);
+  if (messages)
+    request.messages = parse_messages(*messages);
+  else
+    request.prompt.user = *prompt, request.prompt.tools = tools.json;
+  if (messages && !tools.json.empty()) request.messages = with_tools(std::move(request.messages), tools.json);
+}
+
+void read_body(JsonFields& body, ChatRequest& request, const InOrder& in_order) {
+  read_harmless(body);
+  read_options(body, request, in_order);
+  const ReadJson* prompt = body.find("prompt");
+  prompt && prompt->is_array() && !prompt->empty() ? read_tokens(body, *prompt, request)
+                                                   : read_text(body, request, in_order);
+  request.options.check();
+  body.refuse_unknown();
+}
+
+// {"method", "url", "body"} around the body.
+void read_envelope(JsonFields& line, const ReadJson& body, ChatRequest& request, const InOrder& in_order) {
+  if (const std::string method = line.text("method").value_or("POST"); method != "POST")
+    fail(ErrorKind::usage, format("method is '%s', expected POST", visible(method, false, 40).c_str()));
+  const std::string url = line.text("url").value_or("");
+  request.is_completion = url == "/v1/completions";
+  if (!request.is_completion && url != "/v1/chat/completions")
+    fail(ErrorKind::usage, format("url is '%s', expected /v1/chat/completions or /v1/completions",
+                                  visible(url, false, 80).c_str()));
+  read_harmless(line);
+  JsonFields fields(body, "body");
+  if (request.is_completion)
+    request.is_raw = true, request.prompt.system.clear();
+  else if (fields.find("prompt"))
+    fail(ErrorKind::usage, "prompt is given, /v1/chat/completions takes messages");
+  read_body(fields, request, [&](const std::string& pointer) { return in_order("/body" + pointer); });
+  for (const std::string& name : fields.known())
+    if (!line.known().contains(name) && line.find(name))
+      fail(ErrorKind::usage, name + " must be inside body");
+  line.refuse_unknown();
+}
+
+}  // namespace
+
+ChatRequest read_request(JsonFields& line, std::string_view text, ChatRequest request) {
+  const InOrder in_order = [text](const std::string& pointer) {
+    return parse_outside_json<Json>(text, kRequestDepth).at(Json::json_pointer(pointer));
+  };
+  if (const ReadJson* body = line.find("body"))
+    read_envelope(line, *body, request, in_order);
+  else if (line.find("url") || line.find("method"))
+    fail(ErrorKind::usage, "body is missing");
+  else
+    read_body(line, request, in_order);
+  return request;
+}
+
+Json request_json(const Request& request) {
+  GenerationOptions options = request.options;  // field() needs one that may be written
+  Json json{{"prompt", request.prompt}, {"decoded", runs_json(request.decoded)}};
+  for (const GenerationOption& option : generation_options())
+    std::visit([&](const auto* field) { json[option.name] = *field; }, option.field(options));
+  json["logprobs"] = options.n_top_logprobs >= 0;
+  return json;
+}
+
+Json runs_json(const std::vector<TokenRun>& runs) {
+  Json list = Json::array();
+  for (const TokenRun& run : runs) list.push_back({run.begin, run.end});
+  return list;
+}
+
+std::vector<TokenRun> parse_runs(const ReadJson& list) {
+  std::vector<TokenRun> runs;
+  const auto check = [](bool is_well, const char* what) {
+    if (!is_well) fail(ErrorKind::usage, what);
+  };
+  check(list.is_array(), "decoded is no list");
+  for (const ReadJson& run : list) {
+    check(run.is_array() && run.size() == 2, "decoded holds no pairs");
+    for (const ReadJson& position : run)
+      check(position.is_number_unsigned() && position.get<uint64_t>() < kMadeByDecode,
+            "decoded holds no positions");
+    runs.push_back({run[0].get<int64_t>(), run[1].get<int64_t>()});
+  }
+  return runs;
+}
+
+Prompt prompt_of(const ChatRequest& request, const Tokenizer& tokenizer, size_t n_most) {
+  const ChatChoice choice{request.chat_format, request.options.thinking, request.is_thinking_asked, n_most};
+  if (!request.ids.empty()) return {request.ids, {}, request.options.thinking, true};
+  if (request.messages.empty()) return make_prompt(tokenizer, request.prompt, request.is_raw, choice);
+  return make_prompt(tokenizer, request.messages, choice);
+}
+
+}  // namespace dsv32

@@ -1,0 +1,49 @@
+// A request's one form in JSON: the body of a batch's line, and what a warm process is asked.
+//
+//   {"messages": [...], ...}    {"prompt": "...", ...}    {"prompt": [1, 2, 3], ...}: tokens
+//
+// It is OpenAI's body with this program's options beside it. A field that is not known is refused by its
+// name, unless it is null or empty. Other programs' fields that change nothing are a short list.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "cli/options/inputs.h"
+#include "cli/options/json.h"
+#include "engine/request.h"
+#include "text/chat_format.h"
+
+namespace dsv32 {
+
+struct ChatRequest {
+  std::vector<Message> messages;  // or, when there are none:
+  std::vector<int32_t> ids;       // or:
+  PromptText prompt;
+  bool is_raw = false;                  // the prompt is rendered already
+  bool is_completion = false;           // for /v1/completions, whose form the answer has
+  GenerationOptions options;            // the body's, with the defaults for those that it lacks
+  std::optional<ChatKind> chat_format;  // the command's
+  bool is_thinking_asked = false;       // the body itself says whether to think
+  bool has_seed = false;                // options.sampling.seed is the body's own
+  bool has_random_seed = false;         // the body asks for a random seed
+  std::vector<TokenRun> decoded = {};   // of ids: Request::decoded
+};
+
+// Reads a line with a body in an envelope {"method", "url", "body"}, or the body itself. `text`: of the line.
+// `request`: the defaults. Throws Error{usage} naming the field.
+ChatRequest read_request(JsonFields& line, std::string_view text, ChatRequest request);
+
+// The body that asks for these tokens with these options.
+Json request_json(const Request& request);
+
+// [[begin, end], ...]
+Json runs_json(const std::vector<TokenRun>& runs);
+std::vector<TokenRun> parse_runs(const ReadJson& list);
+
+// The prompt of a request. `n_most`: as for Tokenizer::encode(). Throws Error when it cannot be made.
+Prompt prompt_of(const ChatRequest& request, const Tokenizer& tokenizer, size_t n_most = SIZE_MAX);
+
+}  // namespace dsv32
