@@ -40,7 +40,7 @@ check() {
 }
 
 # run_ ARGS...: runs the program with no input; leaves out, err and $code.
-run_() { timeout 60 "$dsv32" "$@" <"${input:-/dev/null}" >out 2>err; code=$?; }
+run_() { timeout 150 "$dsv32" "$@" <"${input:-/dev/null}" >out 2>err; code=$?; }
 
 # expect NAME CODE ARGS...: the program ends with CODE.
 expect() {
@@ -65,7 +65,7 @@ same() { cmp -s "$1" "$2"; }
 ends_line() { [[ $(tail -c 1 "$1" | od -An -tx1) == " 0a" ]]; }
 
 # on_terminal COMMAND: its output and ours on a pseudo-terminal; input from $input.
-on_terminal() { timeout 60 script -qec "$1" /dev/null <"${input:-/dev/null}" >out 2>err; code=$?; }
+on_terminal() { timeout 150 script -qec "$1" /dev/null <"${input:-/dev/null}" >out 2>err; code=$?; }
 has_terminal() { [[ $(timeout 60 script -qec "echo there is one" /dev/null </dev/null 2>/dev/null) == "there is one"* ]]; }
 await() { for _ in $(seq 600); do "$@" && return; sleep 0.05; done; return 1; }
 
