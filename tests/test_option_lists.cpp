@@ -75,7 +75,7 @@ void change(bool* field) { *field = !*field; }
 void change(int64_t* field) { *field = *field == 7 ? 8 : 7; }
 void change(uint64_t* field) { *field += 1; }
 void change(float* field) { *field = 0.5f; }
-void change(std::string* field) { *field = "{}"; }
+void change(std::string* field) { *field = R"({"schema":{}})"; }
 void change(std::vector<std::string>* field) { *field = {"\xff", "b"}; }
 
 GenerationOptions changed(const GenerationOption& option) {
@@ -142,7 +142,10 @@ BOOST_AUTO_TEST_CASE(every_generation_option_goes_everywhere) {
     BOOST_TEST(value != text_in(option, {}), option.name);
     Request request;
     request.options = options;
-    BOOST_TEST(text_in(option, warm_request(ReadJson(request)).options) == value, option.name);
+    request.prompt = {1};
+    const ReadJson json = request_json(request);
+    JsonFields fields(json, "it");
+    BOOST_TEST(text_in(option, read_request(fields, {}, {}).options) == value, option.name);
     BOOST_TEST((hash_of(options) != hash_of({})), option.name);
     if (option.most > 1) {
       GenerationOptions wrong = options;
@@ -219,10 +222,7 @@ BOOST_AUTO_TEST_CASE(one_more_row_of_a_generation_option_is_enough) {
   BOOST_TEST(!is_told_of(Command::check, "one-more", "an option more"));
   GenerationOptions options;
   options.max_tokens = 7;
-  ReadJson wire = options;
-  BOOST_TEST(wire.at("one_more") == 7);
-  wire["one_more"] = 8;
-  BOOST_TEST(wire.get<GenerationOptions>().max_tokens == 8);
+  BOOST_TEST(request_json({nullptr, nullptr, {1}, options}).at("one_more") == 7);
   options.max_tokens = -2;
   BOOST_CHECK_THROW(options.check(), Error);
   LineMaker maker(Hash256{}, {});

@@ -145,25 +145,26 @@ BOOST_AUTO_TEST_CASE(garbage_is_refused_in_one_line) {
   const std::string hello = std::string(kHello) + "\n";
   for (const std::string& bytes :
        {std::string("GET / HTTP/1.1\r"), std::string("{}"), std::string("\x00\xff\x80", 3),
-        std::string(1000, '['), std::string("{\"dsv32\": 2, \"want\": \"answers\"}"),
-        std::string("{\"dsv32\": 1, \"want\": \"all\"}"), hello + "{\"ask\": -1}", hello + "null"}) {
+        std::string(1000, '['), std::string("{\"dsv32\": 1, \"want\": \"answers\"}"),
+        std::string("{\"dsv32\": 2, \"want\": \"all\"}"), hello + "{\"custom_id\": 1}", hello + "null"}) {
     const std::string heard = said_to(raw_link(warm), bytes);
     BOOST_TEST(contains(heard, "\"error\""), visible(bytes, false, 80) << " -> " << heard);
   }
-  const ReadJson ask = {{"ask", 1}, {"request", small_request()}};
+  const ReadJson ask = asked(1, small_request());
   {  // what is wrong with a request is its own fault: the connection stays
-    ReadJson bad_token = ask, bad_option = ask, no_list = ask, far_token = ask, last = ask;
-    bad_token["request"]["prompt"] = {1, -7};
-    far_token["request"]["prompt"] = {1, 1 << 30};
-    bad_option["request"]["options"]["top_logprobs"] = 1000;
-    no_list["request"].erase("prompt");
-    last["ask"] = 2;
-    std::string lines = hello + "{\"ask\": 1}\n";
-    for (const ReadJson& bad : {bad_token, bad_option, no_list, far_token}) lines += bad.dump() + "\n";
-    const std::string heard = said_to(raw_link(warm), lines + last.dump(), "\"of\":2,\"result\"");
-    for (const char* fault :
-         {"the request is missing", "token id -7 is outside", "top_logprobs is 1000",
-          "the request cannot be read", "outside the model's vocabulary", "\"of\":2,\"result\""})
+    ReadJson bad_token = ask, bad_option = ask, no_list = ask, far_token = ask, unknown = ask;
+    bad_token["body"]["prompt"] = {1, -7};
+    far_token["body"]["prompt"] = {1, 1 << 30};
+    bad_option["body"]["top_logprobs"] = 1000;
+    no_list["body"].erase("prompt");
+    unknown["body"]["echo"] = true;
+    std::string lines = hello + "{\"custom_id\": \"1\"}\n";
+    for (const ReadJson& bad : {bad_token, bad_option, no_list, far_token, unknown})
+      lines += bad.dump() + "\n";
+    const char* end = "\"finish_reason\":\"";
+    const std::string heard = said_to(raw_link(warm), lines + asked(2, small_request()).dump(), end);
+    for (const char* fault : {"token id -7 is outside", "top_logprobs is 1000", "messages is missing",
+                              "outside the model's vocabulary", "echo is not supported", end})
       BOOST_TEST(contains(heard, fault), heard);
   }
   BOOST_TEST(!contains(said_to(raw_link(warm), std::string(most_asked_bytes(512) + (1 << 20), 'x')), "\n"));
@@ -255,24 +256,52 @@ BOOST_AUTO_TEST_CASE(the_first_token_comes_within_ten_milliseconds) {
         if (seconds < 0) seconds = seconds_since(asked);
       }
     } first;
-    const GenerationResult result = generate(*client, warm_request(small_request()), first);
+    const GenerationResult result = generate(*client, small_request(), first);
     if (first.seconds >= 0) least = std::min(least, first.seconds - result.prefill_seconds);
   }
   BOOST_TEST(least < (kIsSanitized ? 0.05 : 0.01));
   BOOST_TEST_MESSAGE("first token after " << least * 1e3 << " ms beside the engine's own");
 }
 
-// Every count of a result, and what a client says of it.
-BOOST_AUTO_TEST_CASE(guesses_go_over_the_wire) {
+// Everything of a result and of its events, bytes that are no text among it.
+BOOST_AUTO_TEST_CASE(answers_are_read_as_they_were_written) {
+  UnwillingModel model({});
   GenerationResult result;
-  result.n_guessed = 7, result.n_accepted = 5;
-  const auto read = warm_object(warm_line(ReadJson(result))).get<GenerationResult>();
-  BOOST_TEST((read.n_guessed == 7 && read.n_accepted == 5));
-  for (const bool has_drafts : {false, true}) {
-    EngineFacts facts;
-    facts.has_drafts = has_drafts;
-    BOOST_TEST(warm_object(warm_line(ReadJson(facts))).get<EngineFacts>().has_drafts == has_drafts);
-  }
+  Completion& made = result.completion;
+  made = {"why\xff", "text \xe8\xaa", true, {{"f", R"({"a":1})", "call_1"}}, "<x>", true, "no call"};
+  result.finish_reason = FinishReason::length;
+  result.n_prompt_tokens = 9, result.n_cached_tokens = 3, result.n_read_tokens = 8;
+  result.n_completion_tokens = 7, result.n_thinking_tokens = 2, result.n_guessed = 7, result.n_accepted = 5;
+  result.why_none_cached = "none", result.prefill_seconds = 0.1, result.decode_seconds = 1.0 / 3;
+  result.logprobs = {{{7, -0.1f}, {{8, -1.5f}, {1 << 20, -2}}}};
+  result.decoded = {{4, 6}}, result.n_held_tokens = 12, result.buffer_tally = {100, 7};
+  AnswerFacts facts;
+  facts.custom_id = "1";
+  AnswerJson json(facts, *model.tokenizer), again(facts, *model.tokenizer);
+  AnswerReader reader;
+  struct : Listener {
+    std::string told;
+    void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override {
+      told += format("%d/%d/%d ", int(n_done), int(n_total), int(n_cached));
+    }
+    void on_reasoning(const std::string& text) override { told += text + "|"; }
+    void on_answer(const std::string& text) override { told += text; }
+  } listener;
+  const std::string role = json.piece("content", ""), last = json.last(result);
+  bool is_over = false;
+  for (const std::string& line :
+       split(json.progress(8, 9, 3) + json.piece("reasoning_content", made.reasoning) +
+                 json.piece("content", "text ") + json.piece("content", "\xe8\xaa") + last,
+             '\n'))
+    if (!line.empty()) BOOST_TEST(!std::exchange(is_over, reader.hear(ReadJson::parse(line), listener)));
+  BOOST_TEST(is_over);
+  BOOST_TEST(listener.told == "8/9/3 why\xff|text \xe8\xaa");
+  const GenerationResult read = reader.take();
+  BOOST_TEST(read.completion.reasoning == made.reasoning);
+  BOOST_TEST(read.completion.content == made.content);
+  BOOST_TEST(read.completion.calls_text == made.calls_text);
+  again.piece("content", "");  // with the role
+  BOOST_TEST(again.last(read) == last);
 }
 
 // A constraint and tools go with a request, and calls come with its answer.
@@ -315,7 +344,7 @@ struct Fate : Listener {
 };
 
 // One of several: asks, cancels or vanishes at random, and holds whole answers against those of before.
-int be_client(const Warm& warm, uint64_t seed, double seconds, const std::vector<ReadJson>& asked,
+int be_client(const Warm& warm, uint64_t seed, double seconds, const std::vector<Request>& asked,
               const std::vector<std::string>& answers) {
   std::mt19937_64 random(seed);
   const auto begin = std::chrono::steady_clock::now();
@@ -328,11 +357,11 @@ int be_client(const Warm& warm, uint64_t seed, double seconds, const std::vector
       const int what = static_cast<int>(random() % 4);
       if (what == 1) fate.n_before_end = static_cast<int64_t>(random() % 5);
       if (what == 2) {  // vanishes
-        client->add(warm_request(asked[which]), fate);
+        client->add(asked[which], fate);
         for (uint64_t n = random() % 5; n > 0; --n) client->turn();
         break;
       }
-      const GenerationResult result = generate(*client, warm_request(asked[which]), fate);
+      const GenerationResult result = generate(*client, asked[which], fate);
       const bool is_whole = result.finish_reason != FinishReason::interrupted;
       if (is_whole ? result.completion.content != answers[which]
                    : !answers[which].starts_with(result.completion.content))
@@ -346,7 +375,7 @@ void many_clients(double seconds) {
   constexpr int kClients = 8;
   const Warm warm;
   warm.start("--parallel 4");
-  std::vector<ReadJson> asked;
+  std::vector<Request> asked;
   std::vector<std::string> answers;
   std::mt19937_64 random(7);
   for (int i = 0; i < 24; ++i) {
@@ -357,15 +386,15 @@ void many_clients(double seconds) {
     request.options.sampling.seed = random();
     request.options.thinking = false;
     request.talk = i % 2;
-    asked.push_back(ReadJson(request));
+    asked.push_back(request);
   }
   const int64_t pid = warm.warm_pid();
   for (int round = 0; round < 3; ++round) {
     answers.clear();
     const auto client = WarmClient::connect(warm.socket());
     Listener nobody;
-    for (const ReadJson& request : asked)
-      answers.push_back(generate(*client, warm_request(request), nobody).completion.content);
+    for (const Request& request : asked)
+      answers.push_back(generate(*client, request, nobody).completion.content);
   }
   const auto churn = [&](double lasting) {
     std::vector<pid_t> clients;

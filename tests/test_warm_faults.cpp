@@ -222,6 +222,8 @@ BOOST_AUTO_TEST_CASE(a_chat_outlives_its_process, *boost::unit_test::preconditio
   ask();
   kill(process, SIGKILL);
   BOOST_TEST(chat.await_prompt());
+  BOOST_TEST(contains(chat.written(), "the warm process ended"));
+  chat.say("/retry");
   chat.type("/bye\n"), alone.type("/bye\n");
   BOOST_TEST(chat.end() == 0);
   BOOST_TEST(alone.end() == 0);
@@ -233,8 +235,8 @@ BOOST_AUTO_TEST_CASE(who_does_not_read_is_not_heard) {
   const Warm warm;
   warm.start();
   const int64_t pid = warm.warm_pid(), before = resident_kib(pid);
-  ReadJson far = {{"ask", 1}, {"request", small_request()}};
-  far["request"]["prompt"] = {1, 1 << 30};
+  ReadJson far = asked(1, small_request());
+  far["body"]["prompt"] = {1, 1 << 30};
   std::string lines = std::string(kHello) + "\n";
   for (int i = 0; i < 4000; ++i) lines += far.dump() + "\n";
   WarmLink link = raw_link(warm);
@@ -253,7 +255,7 @@ BOOST_AUTO_TEST_CASE(who_stays_locks_nobody_out) {
   std::vector<WarmLink> staying;
   for (int i = 0; i < 260; ++i) {
     staying.push_back(raw_link(warm));
-    staying.back().queue("{\"dsv32\": 1, \"want\": \"status\"}"), staying.back().send();
+    staying.back().queue("{\"dsv32\": 2, \"want\": \"status\"}"), staying.back().send();
     staying.push_back(raw_link(warm));
   }
   BOOST_TEST(warm.ask("run", "-n 4 --no-think hello").code == 0);
@@ -317,9 +319,9 @@ BOOST_AUTO_TEST_CASE(greetings_of_the_wrong_shape_are_errors_of_ours) {
   const std::string path = warm.socket();
   warm.run("warm stop");
   for (const char* line :
-       {"nonsense", "[]", "{\"dsv32\": \"one\"}", "{\"dsv32\": 1}", "{\"dsv32\": 1, \"facts\": 5}",
-        "{\"dsv32\": 1, \"facts\": {\"vocab_size\": \"many\"}}", "{\"error\": 5}",
-        "{\"dsv32\": 1, \"facts\": {\"vocab_size\": 9, \"context\": 9, \"max_seqs\": 0, \"pool_tokens\": 9, "
+       {"nonsense", "[]", "{\"dsv32\": \"one\"}", "{\"dsv32\": 2}", "{\"dsv32\": 2, \"facts\": 5}",
+        "{\"dsv32\": 2, \"facts\": {\"vocab_size\": \"many\"}}", "{\"error\": 5}",
+        "{\"dsv32\": 2, \"facts\": {\"vocab_size\": 9, \"context\": 9, \"max_seqs\": 0, \"pool_tokens\": 9, "
         "\"warnings\": []}}"}) {
     const pid_t liar = pretend(path, line);
     BOOST_TEST(warm.ask("run", "-n 4 --no-think hello", "auto").code == 0, line);

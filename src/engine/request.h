@@ -132,8 +132,6 @@ class Listener {
   virtual void on_prefill(int64_t /*n_done*/, int64_t /*n_total*/, int64_t /*n_cached*/) {}
   virtual void on_reasoning(const std::string& /*text*/) {}
   virtual void on_answer(const std::string& /*text*/) {}
-  // A line for the user about a delay.
-  virtual void on_notice(const std::string& /*line*/) {}
   // Called between steps, and on a CPU often within those of a prompt; true ends the request.
   virtual bool is_interrupted() { return false; }
 };

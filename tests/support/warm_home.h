@@ -13,6 +13,7 @@
 
 #include "base/stopwatch.h"
 #include "base/text.h"
+#include "cli/options/request_json.h"
 #include "cli/warm/warm_client.h"
 #include "tests/support/chat_terminal.h"
 #include "tests/support/child_process.h"
@@ -129,13 +130,18 @@ inline std::string said_to(WarmLink link, const std::string& bytes, const char* 
   return heard;
 }
 
-inline constexpr const char* kHello = "{\"dsv32\": 1, \"want\": \"answers\"}";
+inline constexpr const char* kHello = "{\"dsv32\": 2, \"want\": \"answers\"}";
 
-inline ReadJson small_request() {
+inline Request small_request() {
   Request request;
   request.prompt = {0, 1, 2, 3, 4, 5, 6, 7};
   request.options.max_tokens = 4, request.options.thinking = false;
-  return ReadJson(request);
+  return request;
+}
+
+// A line that asks for it.
+inline ReadJson asked(int64_t id, const Request& request) {
+  return {{"custom_id", std::to_string(id)}, {"body", ReadJson(request_json(request))}};
 }
 
 // 0 if the process has ended.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <utility>
 
 #include "base/error.h"
@@ -105,7 +106,7 @@ class Batch : Listener {
       say("finishing the " + std::to_string(runner_.n_running()) +
           " that are running; a second signal ends them too");
     if (is_stopping_ && runner_.n_running() > 0 && !model_.is_at_hand()) leave_running();
-    return runner_.n_running() > 0 || (!is_stopping_ && (next_ || !is_at_end_));
+    return runner_.n_running() > 0 || (!is_stopping_ && (!waiting_.empty() || !is_at_end_));
   }
 
   // Leaves the running items to a later run, rather than load the model or wait for a hung process.
@@ -118,23 +119,32 @@ class Batch : Listener {
     n_left_ += n;
   }
 
+  // Whether requests can be begun: those under way in a warm process that ends are answered first.
+  bool is_open() {
+    if (model_.is_open()) return true;
+    if (runner_.n_running() > 0) return false;
+    model_.reopen();
+    return true;
+  }
+
   // Reads lines and begins items while there is room.
   void fill() {
-    while (!stop_.is_requested() && output_.n_held() < kMostHeld) {
-      if (!next_ && !read_line()) return;
-      if (!next_) continue;  // the line has its outcome already
-      if (!runner_.has_room()) return;
+    while (!stop_.is_requested()) {
+      if (waiting_.empty() && (output_.n_held() >= kMostHeld || !read_line())) return;
+      if (waiting_.empty()) continue;  // the line has its outcome already
+      if (!runner_.has_room() || !is_open()) return;
+      BatchItem item = std::move(waiting_.front());
+      waiting_.pop_front();
       try {
-        runner_.begin(std::move(*next_));
+        runner_.begin(std::move(item));
       } catch (...) {
-        next_->error = current_error();
-        conclude(*next_);
+        item.error = current_error();
+        conclude(item);
       }
-      next_.reset();
     }
   }
 
-  // Reads a line into next_, unless its outcome is known at once. False: no line is there now.
+  // Reads a line into waiting_, unless its outcome is known at once. False: no line is there now.
   bool read_line() {
     if (is_at_end_) return false;
     BatchItem item;
@@ -150,12 +160,13 @@ class Batch : Listener {
     if (item.error)  // its text names the line's number
       fail_item(item, item.name() == std::to_string(item.number) ? "" : item.name() + ": ");
     else
-      next_ = std::move(item);
+      waiting_.push_back(std::move(item));
     return true;
   }
 
   void conclude(BatchItem& item) {
     if (item.error) return fail_item(item, item.name() + ": ");
+    if (std::exchange(item.is_lost, false)) return waiting_.push_back(std::move(item));
     ++tally_.n_answered;
     tally_.tokens +=
         {item.result.n_prompt_tokens, item.result.n_cached_tokens, item.result.n_completion_tokens};
@@ -177,7 +188,6 @@ class Batch : Listener {
     output_.put(item.place, "");
   }
 
-  void on_notice(const std::string& line) override { say(line); }
   void on_prefill(int64_t, int64_t, int64_t) override { show_progress(); }
   void show_progress() { status_.show(batch_progress(tally())); }
   bool is_json() const { return options_.json || options_.command == Command::batch; }
@@ -206,7 +216,7 @@ class Batch : Listener {
     all.n_running = runner_.n_running();
     const auto n_shards = static_cast<int64_t>(options_.batch.shard.n_shards);
     if (input_.n_lines())
-      all.n_waiting = (*input_.n_lines() - input_.n_read()) / n_shards + (next_ ? 1 : 0) + n_left_;
+      all.n_waiting = (*input_.n_lines() - input_.n_read()) / n_shards + std::ssize(waiting_) + n_left_;
     all.seconds = seconds_since(start_);
     return all;
   }
@@ -221,7 +231,7 @@ class Batch : Listener {
   LineMaker maker_;
   const GracefulStop stop_;
   BatchRunner runner_;
-  std::optional<BatchItem> next_;  // waits for room
+  std::deque<BatchItem> waiting_;  // for room
   int64_t n_places_ = 0, n_left_ = 0;
   bool is_at_end_ = false, is_stopping_ = false;
   bool has_cut_document_ = false;  // or call, in the text that is printed; JSON says so of each answer
@@ -310,6 +320,8 @@ void BatchRunner::conclude(BatchItem& item) const {
   try {
     item.result = answerer_.take(*item.asked);
     item.text = write_(item);
+  } catch (const WarmGone&) {
+    item.is_lost = true, item.asked.reset(), item.counts = {};
   } catch (...) {
     item.error = current_error();
   }

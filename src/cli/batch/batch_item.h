@@ -52,7 +52,8 @@ struct BatchItem : Listener {
   int64_t place = 0;  // among the lines that are answered in this run, from 0
   Prompt prompt;
   std::optional<int64_t> asked;  // its number at the answerer, if it was asked
-  Listener* watcher = nullptr;   // hears on_prefill() and on_notice() too
+  bool is_lost = false;          // its warm process has ended: it is to be asked again
+  Listener* watcher = nullptr;   // hears on_prefill() too
   TokenCounts counts;            // so far
   GenerationResult result;       // at the end
   std::string text;              // of the answer, as it is written
@@ -64,9 +65,6 @@ struct BatchItem : Listener {
   void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override {
     counts = {n_done, n_cached, 0};  // another prefill begins anew
     if (watcher) watcher->on_prefill(n_done, n_total, n_cached);
-  }
-  void on_notice(const std::string& line) override {
-    if (watcher) watcher->on_notice(line);
   }
   void on_reasoning(const std::string& /*text*/) override { ++counts.n_generated; }
   void on_answer(const std::string& /*text*/) override { ++counts.n_generated; }

@@ -1,134 +1,18 @@
-// See answer.h. JSON keys keep the order in which they are written here. Ids and times are the only fields
-// that differ between two runs with the same seed.
+// See answer.h.
 #include "cli/chat/answer.h"
 
-#include <ctime>
-#include <random>
 #include <utility>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/options/messages.h"
 
 namespace dsv32 {
 namespace {
 
-Json token_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
-  Json bytes = Json::array();
-  std::string name = "?";  // an id beyond the vocabulary
-  if (token.id < tokenizer.n_vocab()) {
-    for (const char byte : tokenizer.bytes_of(token.id)) bytes.push_back(static_cast<uint8_t>(byte));
-    name = sanitize_utf8(tokenizer.piece(token.id));
-  }
-  return {{"token", name}, {"logprob", token.logprob}, {"bytes", bytes}};
-}
-
-// Adds finish_reason and logprobs to a choice.
-void end_choice(Json& choice, const GenerationResult& result, const Tokenizer& tokenizer) {
-  const bool calls = result.finish_reason == FinishReason::stop && !result.completion.calls.empty();
-  choice["finish_reason"] = calls ? "tool_calls" : finish_reason_name(result.finish_reason);
-  if (result.logprobs.empty()) return;
-  Json& content = choice["logprobs"]["content"] = Json::array();
-  for (const TokenRecord& record : result.logprobs) {
-    Json token = token_json(record.chosen, tokenizer);
-    Json& others = token["top_logprobs"] = Json::array();
-    for (const TokenLogprob& other : record.top) others.push_back(token_json(other, tokenizer));
-    content.push_back(std::move(token));
-  }
-}
-
-// Adds usage, seed, timings and the top-k buffer's figures.
-void add_figures(Json& json, const GenerationResult& result, const AnswerFacts& facts) {
-  const auto per_second = [](int64_t n, double seconds) {
-    return seconds > 0 ? static_cast<double>(n) / seconds : 0;
-  };
-  json["usage"] = {{"prompt_tokens", result.n_prompt_tokens},
-                   {"completion_tokens", result.n_completion_tokens},
-                   {"total_tokens", result.n_prompt_tokens + result.n_completion_tokens},
-                   {"prompt_tokens_details", {{"cached_tokens", result.n_cached_tokens}}},
-                   {"completion_tokens_details", {{"reasoning_tokens", result.n_thinking_tokens}}}};
-  if (facts.has_drafts) {
-    Json& details = json["usage"]["completion_tokens_details"];
-    details["accepted_prediction_tokens"] = result.n_accepted;
-    details["rejected_prediction_tokens"] = result.n_guessed - result.n_accepted;
-  }
-  json["seed"] = facts.seed;
-  Json& timings = json["timings"] = Json::object();
-  if (facts.load_seconds) timings["load_seconds"] = *facts.load_seconds;
-  timings["prefill_seconds"] = result.prefill_seconds;
-  timings["prefill_tokens_per_second"] =
-      per_second(result.n_read_tokens - result.n_cached_tokens, result.prefill_seconds);
-  timings["decode_seconds"] = result.decode_seconds;
-  timings["decode_tokens_per_second"] = per_second(result.n_completion_tokens, result.decode_seconds);
-  const Forward::BufferTally& tally = result.buffer_tally;
-  if (facts.load_seconds && tally.n_rows > 0)
-    json["topk_buffer"] = {{"rows", tally.n_rows}, {"misses", tally.n_misses}};
-}
-
 constexpr const char *kDim = "\x1b[2m", *kReset = "\x1b[0m";
 
 }  // namespace
-
-AnswerJson::AnswerJson(AnswerFacts facts, const Tokenizer& tokenizer)
-    : facts_(std::move(facts)), tokenizer_(tokenizer), created_(std::time(nullptr)) {
-  std::random_device random;
-  id_ = format("%s-%08x%08x", facts_.is_text_completion ? "cmpl" : "chatcmpl", random(), random());
-}
-
-Json AnswerJson::object(const char* kind, Json choice) const {
-  return {{"id", id_},
-          {"object", kind},
-          {"created", created_},
-          {"model", sanitize_utf8(facts_.model_name)},
-          {"choices", Json::array({std::move(choice)})}};
-}
-
-Json AnswerJson::chunk(Json delta) const {
-  return object("chat.completion.chunk",
-                {{"index", 0}, {"delta", std::move(delta)}, {"finish_reason", nullptr}});
-}
-
-std::string AnswerJson::end(Json json, const GenerationResult& result) const {
-  end_choice(json["choices"][0], result, tokenizer_);
-  add_figures(json, result, facts_);
-  return shown_json(json);
-}
-
-std::string AnswerJson::whole(const GenerationResult& result) const {
-  const Completion& made = result.completion;
-  Json message =
-      message_json({Message::Role::assistant, sanitize_utf8(made.content), sanitize_utf8(made.reasoning),
-                    with_ids(made.calls), sanitize_utf8(made.calls_text)});
-  if (!facts_.thinking) message["reasoning_content"] = nullptr;
-  if (facts_.is_text_completion)
-    return end(object("text_completion", {{"index", 0},
-                                          {"text", message["content"]},
-                                          {"reasoning_content", message["reasoning_content"]}}),
-               result);
-  if (made.content.empty() && !made.calls.empty()) message["content"] = nullptr;
-  return end(object("chat.completion", {{"index", 0}, {"message", message}}), result);
-}
-
-std::string AnswerJson::begin() {
-  return std::exchange(has_begun_, true) ? "" : shown_json(chunk({{"role", "assistant"}})) + "\n";
-}
-
-std::string AnswerJson::piece(const char* field, const std::string& text) {
-  return begin() + shown_json(chunk({{field, sanitize_utf8(text)}})) + "\n";
-}
-
-std::string AnswerJson::last(const GenerationResult& result) {
-  std::string text = begin();
-  if (const std::vector<ToolCall>& calls = result.completion.calls; !calls.empty()) {
-    Json list = calls_json(with_ids(calls));
-    for (size_t i = 0; i < list.size(); ++i) list[i]["index"] = i;
-    text += shown_json(
-                chunk({{"tool_calls", list}, {"calls_text", sanitize_utf8(result.completion.calls_text)}})) +
-            "\n";
-  }
-  return text + end(chunk(Json::object()), result) + "\n";
-}
 
 AnswerPrinter::AnswerPrinter(const Style& style, StatusLine& status, GracefulStop& stop, Keep keep, Sink out,
                              Sink err)
@@ -170,15 +54,6 @@ void AnswerPrinter::on_answer(const std::string& text) {
   if (!keep_ || seconds_since(kept_at_) < kSecondsBetween) return;
   keep_(answer_);
   kept_at_ = std::chrono::steady_clock::now();
-}
-
-// Begins a new row of the terminal through standard error: the answer on standard output is not changed.
-void AnswerPrinter::on_notice(const std::string& line) {
-  const bool is_amid_answer = style_.escapes_out && last_out_ != '\0' && last_out_ != '\n';
-  if (is_amid_answer || last_err_ != '\n') err_("\n");
-  last_err_ = '\n';
-  wrap_ = {};
-  say(line);
 }
 
 void AnswerPrinter::print_calls(const std::vector<ToolCall>& calls) {

@@ -1,4 +1,4 @@
-// Prints an answer as it comes, or writes it as JSON in OpenAI's form.
+// Prints an answer as it comes.
 #pragma once
 
 #include <chrono>
@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
-#include "cli/options/json.h"
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
+#include "cli/warm/answer_json.h"
 #include "engine/loop.h"
 #include "model/forward.h"
 #include "text/chat_format.h"
@@ -18,45 +18,6 @@
 namespace dsv32 {
 
 inline constexpr int kNoWholeAnswer = 6;  // the exit code
-
-// Facts for the JSON fields beside an answer.
-struct AnswerFacts {
-  std::string model_name;
-  uint64_t seed = 0;
-  std::optional<double> load_seconds;  // nothing in a batch, whose answers share load and top-k buffers
-  bool thinking = false;               // false: "reasoning_content" is null
-  bool has_drafts = false;             // whether usage tells of guesses
-  bool is_text_completion = false;     // OpenAI's older form: a text in place of a message
-};
-
-// An answer as JSON, with seed and timings. Scripts rely on the names of its fields. Malformed UTF-8 becomes
-// U+FFFD; the exact bytes of a token are in its "bytes".
-class AnswerJson {
- public:
-  // `tokenizer` must outlive the object.
-  AnswerJson(AnswerFacts facts, const Tokenizer& tokenizer);
-
-  // One object, without a line end.
-  std::string whole(const GenerationResult& result) const;
-  // Or objects of OpenAI's "chat.completion.chunk", each a line. `field`: "reasoning_content" or "content".
-  // The first piece has the chunk with the role before it.
-  std::string piece(const char* field, const std::string& text);
-  // The calls, if there are any, in a chunk of their own; then the last chunk: finish_reason, usage, seed and
-  // timings.
-  std::string last(const GenerationResult& result);
-
- private:
-  Json object(const char* kind, Json choice) const;
-  Json chunk(Json delta) const;
-  std::string end(Json json, const GenerationResult& result) const;
-  std::string begin();
-
-  const AnswerFacts facts_;
-  const Tokenizer& tokenizer_;
-  const int64_t created_;
-  std::string id_;
-  bool has_begun_ = false;
-};
 
 // Prints one answer: the answer itself on standard output, thinking and progress on standard error.
 //
@@ -86,7 +47,6 @@ class AnswerPrinter : public Listener {
   // Whole characters; thinking comes before the answer.
   void on_reasoning(const std::string& text) override;
   void on_answer(const std::string& text) override;
-  void on_notice(const std::string& line) override;
   bool is_interrupted() override { return stop_.is_requested(); }
 
   // Prints calls behind the answer, in lines of their own (call_lines()).

@@ -179,6 +179,7 @@ void Conversation::answer() {
                          .has_color = terminal_.has_color,
                          .wraps = terminal_.can_redraw},
                         status, stop_, [this](const Message& answer) { try_save(&answer); });
+  model_.reopen();
   options_.generation.sampling.seed = seed_++;
   options_.generation.thinking = thinks(format_.kind(), talk_.thinking);
   try {
@@ -194,6 +195,10 @@ void Conversation::answer() {
     printer.print_calls(result.completion.calls);
     printer.finish(result.completion.thinking_closed);
     conclude(result);
+  } catch (const WarmGone& gone) {
+    printer.finish(false, true);
+    try_save();
+    write_err(error_text(gone.what(), "/retry asks again"));
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::context_full) throw;
     write_err(error_text(error.what(), "/clear begins anew; dsv32 chat -c N holds more"));

@@ -168,16 +168,16 @@ void read_body(JsonFields& body, ChatRequest& request, const InOrder& in_order) 
 void read_envelope(JsonFields& line, const ReadJson& body, ChatRequest& request, const InOrder& in_order) {
   if (const std::string method = line.text("method").value_or("POST"); method != "POST")
     fail(ErrorKind::usage, format("method is '%s', expected POST", visible(method, false, 40).c_str()));
-  const std::string url = line.text("url").value_or("");
+  const std::optional<std::string> url = line.text("url");
   request.is_completion = url == "/v1/completions";
-  if (!request.is_completion && url != "/v1/chat/completions")
+  if (url && !request.is_completion && url != "/v1/chat/completions")
     fail(ErrorKind::usage, format("url is '%s', expected /v1/chat/completions or /v1/completions",
-                                  visible(url, false, 80).c_str()));
+                                  visible(*url, false, 80).c_str()));
   read_harmless(line);
   JsonFields fields(body, "body");
   if (request.is_completion)
     request.is_raw = true, request.prompt.system.clear();
-  else if (fields.find("prompt"))
+  else if (url && fields.find("prompt"))
     fail(ErrorKind::usage, "prompt is given, /v1/chat/completions takes messages");
   read_body(fields, request, [&](const std::string& pointer) { return in_order("/body" + pointer); });
   for (const std::string& name : fields.known())

@@ -32,7 +32,8 @@ struct ChatRequest {
   std::vector<TokenRun> decoded = {};   // of ids: Request::decoded
 };
 
-// Reads a line with a body in an envelope {"method", "url", "body"}, or the body itself. `text`: of the line.
+// Reads a line with a body in an envelope {"method", "url", "body"}, perhaps without the first two, or the
+// body itself. `text`: of the line.
 // `request`: the defaults. Throws Error{usage} naming the field.
 ChatRequest read_request(JsonFields& line, std::string_view text, ChatRequest request);
 

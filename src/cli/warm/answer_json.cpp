@@ -100,9 +100,9 @@ std::string text_in(const ReadJson& delta, const char* field) {
 AnswerJson::AnswerJson(AnswerFacts facts, const Tokenizer& tokenizer)
     : facts_(std::move(facts)), tokenizer_(tokenizer), created_(std::time(nullptr)) {
   std::random_device random;
-  id_ = is_for_reader() ? facts_.custom_id
-                        : format("%s-%08x%08x", facts_.is_text_completion ? "cmpl" : "chatcmpl", random(),
-                                 random());
+  id_ = is_for_reader()
+            ? facts_.custom_id
+            : format("%s-%08x%08x", facts_.is_text_completion ? "cmpl" : "chatcmpl", random(), random());
 }
 
 Json AnswerJson::object(const char* kind, Json choice) const {
@@ -135,10 +135,10 @@ std::string AnswerJson::whole(const GenerationResult& result) const {
                     with_ids(made.calls), sanitize_utf8(made.calls_text)});
   if (!facts_.thinking) message[kThinkingField] = nullptr;
   if (facts_.is_text_completion)
-    return end(object("text_completion", {{"index", 0},
-                                          {"text", message["content"]},
-                                          {kThinkingField, message[kThinkingField]}}),
-               result);
+    return end(
+        object("text_completion",
+               {{"index", 0}, {"text", message["content"]}, {kThinkingField, message[kThinkingField]}}),
+        result);
   if (made.content.empty() && !made.calls.empty()) message["content"] = nullptr;
   return end(object("chat.completion", {{"index", 0}, {"message", message}}), result);
 }
@@ -220,7 +220,8 @@ void AnswerReader::read_end(const ReadJson& chunk, const ReadJson& choice) {
 
 GenerationResult AnswerReader::interrupted() {
   result_.finish_reason = FinishReason::interrupted;
-  result_.completion.thinking_closed = !result_.completion.reasoning.empty() && !result_.completion.content.empty();
+  result_.completion.thinking_closed =
+      !result_.completion.reasoning.empty() && !result_.completion.content.empty();
   return take();
 }
 

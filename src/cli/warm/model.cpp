@@ -61,9 +61,10 @@ EngineOptions engine_options(const Options& options, const std::string& path) {
 
 // Null: load the model here. `left`: why the last warm process was given up.
 std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& file,
-                                      const std::optional<Error>& left) {
+                                      const std::optional<WarmGone>& left) {
   if (options.warm == WarmUse::never) return nullptr;
-  Error why = left.value_or(Error(ErrorKind::io, "no warm process holds this model with these flags"));
+  Error why(ErrorKind::io, "no warm process holds this model with these flags");
+  if (left) why = *left;
   bool is_told = options.verbose;
   try {
     const std::string path = warm_path(options, file);
@@ -84,75 +85,7 @@ std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& fi
   return nullptr;
 }
 
-// Drops text that was told already, when an answer comes once more from its beginning.
-class ToldText {
- public:
-  // The text comes once more from its beginning.
-  void begin_anew() { n_now_ = 0; }
-  const std::string& told() const { return told_; }
-  // The part of the next piece of text that was not told yet.
-  std::string news(const std::string& text) {
-    n_now_ += text.size();
-    const size_t n_new = std::min(n_now_ - std::min(told_.size(), n_now_), text.size());
-    std::string fresh = text.substr(text.size() - n_new);
-    told_ += fresh;
-    return fresh;
-  }
-
- private:
-  std::string told_;
-  size_t n_now_ = 0;
-};
-
 }  // namespace
-
-// A request until its result is taken. Passes on to its listener only new text: a request that is answered
-// once more gets the same text again.
-struct Model::Asked : Listener {
-  Asked(Request its_request, Listener& its_listener)
-      : request(std::move(its_request)),
-        listener(its_listener),
-        n_prompt_tokens(std::ssize(request.prompt)) {}
-
-  void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override {
-    thinking.begin_anew(), answer.begin_anew();
-    n_read = n_done, n_cached_tokens = n_cached;
-    if (thinking.told().empty() && answer.told().empty()) listener.on_prefill(n_done, n_total, n_cached);
-  }
-  void on_reasoning(const std::string& text) override {
-    if (const std::string news = thinking.news(text); !news.empty())
-      listener.on_reasoning(news), ++n_thinking;
-  }
-  void on_answer(const std::string& text) override {
-    if (const std::string news = answer.news(text); !news.empty()) listener.on_answer(news), ++n_answer;
-  }
-  bool is_interrupted() override { return listener.is_interrupted(); }
-
-  // The answer so far. Counts a piece of text as a token, which is nearly right.
-  GenerationResult interrupted() const {
-    GenerationResult result;
-    result.completion = {thinking.told(), answer.told(), n_thinking > 0 && n_answer > 0};
-    result.finish_reason = FinishReason::interrupted;
-    result.n_prompt_tokens = n_prompt_tokens;
-    result.n_read_tokens = n_read, result.n_cached_tokens = n_cached_tokens;
-    result.n_completion_tokens = n_thinking + n_answer, result.n_thinking_tokens = n_thinking;
-    result.decoded = request.decoded;
-    return result;
-  }
-
-  bool is_done() const { return outcome.is_there(); }
-  bool is_waiting() const { return !is_done() && !number; }
-  bool is_under_way() const { return !is_done() && number; }
-
-  Request request;  // moved to the engine here, copied to a warm process
-  Listener& listener;
-  const int64_t n_prompt_tokens;
-  ToldText thinking, answer;
-  int64_t n_read = 0, n_cached_tokens = 0;  // of the prompt
-  int64_t n_thinking = 0, n_answer = 0;
-  std::optional<int64_t> number;  // at the answerer
-  Outcome outcome;
-};
 
 Model::Model(const Options& options) : options_(options) { open_file(); }
 
@@ -204,7 +137,6 @@ void Model::find(const Prefetch& prefetch) {
   const EndsAtOnce ends;
   if (!file_) open_file();
   warm_ = find_warm(options_, *file_, left_);
-  is_warm_ending_ = false;
   if (warm_)
     facts_ = warm_->facts();
   else
@@ -219,87 +151,17 @@ void Model::report() const {
   if (options_.verbose) say(format("context: %s tokens", with_thousands(facts_.context).c_str()));
 }
 
-Answerer& Model::answerer() { return warm_ ? static_cast<Answerer&>(*warm_) : engine_->loop(); }
+Answerer& Model::answerer() const { return warm_ ? static_cast<Answerer&>(*warm_) : engine_->loop(); }
 
-int64_t Model::add(Request request, Listener& listener) {
-  asked_[n_added_] = std::make_unique<Asked>(std::move(request), listener);
-  return n_added_++;
-}
+bool Model::is_open() { return engine_ || (warm_ && !warm_->gone()); }
 
-bool Model::turn() {
-  if (!warm_ && !engine_) end_interrupted();
-  if (!warm_ && !engine_ && any(&Asked::is_waiting)) find({});
-  if (!is_warm_ending_) ask_waiting();
-  if (warm_)
-    turn_warm();
-  else if (engine_)
-    engine_->loop().turn();
-  take_done();
-  if (is_warm_ending_ && !any(&Asked::is_under_way))
-    leave_warm(Error(ErrorKind::io, "the warm process ended"));
-  return any(&Asked::is_under_way) || any(&Asked::is_waiting);
-}
-
-// Without an answerer: ends interrupted requests, which need none.
-void Model::end_interrupted() {
-  for (const auto& [number, asked] : asked_)
-    if (asked->is_waiting() && asked->is_interrupted()) asked->outcome.result = asked->interrupted();
-}
-
-void Model::ask_waiting() {
-  for (const auto& [number, asked] : asked_)
-    if (asked->is_waiting()) try {
-        asked->number = answerer().add(warm_ ? asked->request : std::move(asked->request), *asked);
-      } catch (const std::exception&) {
-        asked->outcome.error = std::current_exception();
-      }
-}
-
-void Model::turn_warm() {
-  try {
-    warm_->turn();
-  } catch (const WarmGone& gone) {
-    take_done();
-    leave_warm(gone);
-  }
-}
-
-// A request that the warm process refuses waits for another answerer.
-void Model::take_done() {
-  for (const auto& [number, asked] : asked_) try {
-      if (asked->is_under_way() && answerer().is_done(*asked->number))
-        asked->outcome.result = answerer().take(*asked->number);
-    } catch (const WarmGone&) {
-      asked->number.reset();
-      is_warm_ending_ = true;
-    } catch (const std::exception&) {
-      asked->outcome.error = std::current_exception();
-    }
-}
-
-// Gives up the warm process. Its unanswered requests wait for another answerer.
-void Model::leave_warm(const Error& why) {
-  left_ = why;
+void Model::reopen() {
+  if (is_open()) return;
+  if (warm_) left_ = warm_->gone();
   warm_.reset();
-  is_warm_ending_ = false;
-  for (const auto& [number, asked] : asked_) asked->number.reset();
-  end_interrupted();
-  for (const auto& [number, asked] : asked_)
-    if (asked->is_waiting() && !options_.quiet && options_.warm != WarmUse::only)
-      return asked->listener.on_notice(std::string(why.what()) + ": opening the model again");
-}
-
-bool Model::any(bool (Asked::*is_so)() const) const {
-  return std::ranges::any_of(asked_, [&](const auto& row) { return (*row.second.*is_so)(); });
-}
-
-bool Model::is_done(int64_t request) const { return asked_.at(request)->is_done(); }
-
-GenerationResult Model::take(int64_t request) { return asked_.extract(request).mapped()->outcome.take(); }
-
-void Model::drop(int64_t request) {
-  const auto asked = asked_.extract(request);
-  if (!asked.empty() && asked.mapped()->is_under_way()) answerer().drop(*asked.mapped()->number);
+  if (left_ && !options_.quiet && options_.warm != WarmUse::only)
+    say(std::string(left_->what()) + ": opening the model again");
+  find({});
 }
 
 bool Model::is_at_hand() const {

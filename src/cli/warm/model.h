@@ -1,16 +1,14 @@
-// A model that answers requests: its file, and an engine here or in a warm process.
-//
-// --warm decides between the two. When a warm process ends or hangs, its unanswered requests go to another
-// one or to an engine here. The answers have the same tokens, and listeners hear only text that is new.
+// A model that answers requests: its file, and an engine here or in a warm process. --warm decides between
+// the two.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/sha256.h"
 #include "cli/options/options.h"
 #include "engine/engine.h"
@@ -37,6 +35,13 @@ struct EngineFacts {
 };
 EngineFacts facts_of(const Engine& engine);
 
+// A warm process has ended or does not answer. Another one may be asked.
+class WarmGone : public Error {
+ public:
+  explicit WarmGone(const std::string& message, std::string hint = {})
+      : Error(ErrorKind::io, message, std::move(hint)) {}
+};
+
 class Model : public Answerer {
  public:
   // Starts to read the first request's prefix from disk while the weights are loaded.
@@ -60,33 +65,34 @@ class Model : public Answerer {
   // Prints the warnings of tokenizer and engine, with --verbose also model and context; nothing with --quiet.
   void report() const;
 
+  // False: the warm process has ended, or is about to end and takes no more requests. reopen() then finds
+  // another one or loads the engine, with a line that says so; no request may be under way. Throws as begin()
+  // does. While the model is being loaded, signals end the process.
+  bool is_open();
+  void reopen();
+
   const GgufFile& file() const { return *file_; }
   const std::string& path() const { return path_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const EngineFacts& facts() const { return facts_; }  // of the last engine or process
 
-  int64_t add(Request request, Listener& listener) override;
-  // Finds another answerer if needed, and then throws as the constructor does; else throws what ends the
-  // engine's loop. While the model is being loaded, signals end the process.
-  bool turn() override;
-  bool is_done(int64_t request) const override;
-  GenerationResult take(int64_t request) override;
-  void drop(int64_t request) override;
+  // The outcome of a request whose warm process has ended or hangs is WarmGone; if it was interrupted, it is
+  // what was told.
+  int64_t add(Request request, Listener& listener) override {
+    return answerer().add(std::move(request), listener);
+  }
+  bool turn() override { return answerer().turn(); }
+  bool is_done(int64_t request) const override { return answerer().is_done(request); }
+  GenerationResult take(int64_t request) override { return answerer().take(request); }
+  void drop(int64_t request) override { answerer().drop(request); }
 
-  // False: the warm process has ended or is silent, so that the next turn() may have to load the model.
+  // False: the warm process has been silent for some seconds.
   bool is_at_hand() const;
 
  private:
-  struct Asked;
   void open_file();
   void find(const Prefetch& prefetch);
-  Answerer& answerer();
-  void ask_waiting();
-  void end_interrupted();
-  void turn_warm();
-  void take_done();
-  void leave_warm(const Error& why);
-  bool any(bool (Asked::*is_so)() const) const;
+  Answerer& answerer() const;
 
   const Options& options_;
   std::string path_;
@@ -95,10 +101,7 @@ class Model : public Answerer {
   std::unique_ptr<WarmClient> warm_;
   std::unique_ptr<Engine> engine_;
   EngineFacts facts_;
-  std::map<int64_t, std::unique_ptr<Asked>> asked_;
-  int64_t n_added_ = 0;
-  bool is_warm_ending_ = false;  // the warm process has refused a request
-  std::optional<Error> left_;    // why the last warm process was given up
+  std::optional<WarmGone> left_;  // why the last warm process was given up
 };
 
 // Tells models apart by their tensors' names, types and first bytes. Copies of a file have the same digest.

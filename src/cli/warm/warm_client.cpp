@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "cli/options/request_json.h"
 #include "engine/request.h"
 
 namespace dsv32 {
@@ -18,6 +19,12 @@ ReadJson parse(const std::string& line) {
   } catch (const Error&) {
     fail_unread();
   }
+}
+
+// Throws Error{usage} for text that JSON cannot carry.
+std::string line_of(const Json& json) try { return json.dump(); } catch (const Json::exception&) {
+  fail(ErrorKind::usage, "the request has text that is no UTF-8",
+       "with --warm never the model is loaded here");
 }
 
 // Nothing: the other end is gone.
@@ -38,7 +45,7 @@ std::optional<WarmGreeting> greet_warm(const std::string& path, const char* want
   OwnedFd socket = connect_warm(path);
   if (!socket.is_open()) return std::nullopt;
   WarmLink link(std::move(socket), kMostToldBytes);
-  link.queue(warm_line({{"dsv32", kWarmVersion}, {"want", want}}));
+  link.queue(line_of({{"dsv32", kWarmVersion}, {"want", want}}));
   const std::optional<std::string> line = first_line(link, path);
   if (!line) return std::nullopt;
   return readable([&] {
@@ -60,18 +67,17 @@ std::unique_ptr<WarmClient> WarmClient::connect(const std::string& path) {
 }
 
 int64_t WarmClient::add(Request request, Listener& listener) {
+  check_prompt(facts_.vocab_size, facts_.context, request.prompt);
+  const std::string id = std::to_string(n_added_);
+  const std::string line =
+      line_of({{"custom_id", id}, {"talk", request.talk != 0}, {"body", request_json(request)}});
+  if (line.size() > most_asked_bytes(facts_.context))
+    fail(ErrorKind::usage, "the request's stops or schema are too long for a warm process",
+         "with --warm never the model is loaded here");
   if (!is_waiting()) heard_at_ = Clock::now();
-  Asked& asked = asked_.insert({n_added_, {&listener}}).first->second;
-  try {
-    check_prompt(facts_.vocab_size, facts_.context, request.prompt);
-    const std::string line = warm_line({{"ask", n_added_}, {"request", request}});
-    if (line.size() > most_asked_bytes(facts_.context))
-      fail(ErrorKind::usage, "the request's stops or schema are too long for a warm process",
-           "with --warm never the model is loaded here");
-    link_.queue(line);
-  } catch (...) {
-    asked.outcome.error = std::make_exception_ptr(current_error());
-  }
+  Asked& asked = asked_[id] = {&listener};
+  if (gone_) asked.outcome.error = std::make_exception_ptr(*gone_);
+  link_.queue(line);
   return n_added_++;
 }
 
@@ -81,18 +87,22 @@ bool WarmClient::is_waiting() const {
 
 bool WarmClient::turn() {
   if (!is_waiting()) return false;
-  for (auto& [number, asked] : asked_) {
+  for (auto& [id, asked] : asked_) {
     if (asked.outcome.is_there() || asked.cancelled_at || !asked.listener->is_interrupted()) continue;
     asked.cancelled_at = Clock::now();
-    link_.queue(warm_line({{"cancel", number}}));
+    link_.queue(line_of({{"cancel", id}}));
   }
-  const bool is_there = link_.exchange(kTurnMs);
-  while (const std::optional<std::string> line = link_.next_line()) {
-    heard_at_ = Clock::now();
-    readable([&] { hear(parse(*line)); });
+  try {
+    const bool is_there = link_.exchange(kTurnMs);
+    while (const std::optional<std::string> line = link_.next_line()) {
+      heard_at_ = Clock::now();
+      readable([&] { hear(parse(*line)); });
+    }
+    if (is_waiting()) check_alive(is_there);
+  } catch (const WarmGone& gone) {
+    leave(gone);
   }
-  if (is_waiting()) check_alive(is_there);
-  return true;
+  return is_waiting();
 }
 
 void WarmClient::check_alive(bool is_there) const {
@@ -100,40 +110,47 @@ void WarmClient::check_alive(bool is_there) const {
   if (!is_there) throw WarmGone("the warm process ended", hint);
   if (seconds_silent() > kWarmSilence)
     throw WarmGone(format("the warm process has said nothing for %.0f s", kWarmSilence), hint);
-  for (const auto& [number, asked] : asked_)
+  for (const auto& [id, asked] : asked_)
     if (!asked.outcome.is_there() && asked.cancelled_at &&
         seconds_since(*asked.cancelled_at) > kCancelSeconds)
       throw WarmGone("the warm process does not answer", hint);
 }
 
-void WarmClient::hear(const ReadJson& line) {
-  const auto of = line.find("of");
-  if (of == line.end() && line.contains("error")) throw WarmGone(line.at("error").get<WarmError>().message);
-  if (of == line.end()) return;
-  const auto found = asked_.find(of->get<int64_t>());
-  if (found == asked_.end() || found->second.outcome.is_there()) return;
-  Asked& asked = found->second;
-  const auto has = [&](const char* key) { return line.contains(key); };
-  if (has("prefill")) {
-    const ReadJson& n = line["prefill"];
-    asked.listener->on_prefill(n.at(0).get<int64_t>(), n.at(1).get<int64_t>(), n.at(2).get<int64_t>());
-  } else if (has("thinking")) {
-    asked.listener->on_reasoning(line["thinking"].get<std::string>());
-  } else if (has("text")) {
-    asked.listener->on_answer(line["text"].get<std::string>());
-  } else if (has("result")) {
-    asked.outcome.result = line["result"].get<GenerationResult>();
-  } else if (has("ending")) {
-    asked.outcome.error = std::make_exception_ptr(WarmGone("the warm process ended"));
-  } else {
-    asked.outcome.error = std::make_exception_ptr(line.at("error").get<WarmError>().error());
+void WarmClient::leave(const WarmGone& why) {
+  gone_ = why;
+  for (auto& [id, asked] : asked_) {
+    if (asked.outcome.is_there()) continue;
+    if (asked.listener->is_interrupted())
+      asked.outcome.result = asked.reader.interrupted();
+    else
+      asked.outcome.error = std::make_exception_ptr(why);
   }
 }
 
+const std::optional<WarmGone>& WarmClient::gone() {
+  if (!gone_ && !link_.exchange(0)) gone_ = WarmGone("the warm process ended");
+  return gone_;
+}
+
+void WarmClient::hear(const ReadJson& line) {
+  const auto id = line.find("id"), error = line.find("error");
+  if (id == line.end() && error != line.end()) throw WarmGone(error->get<WarmError>().message);
+  if (id == line.end()) return;
+  const auto found = asked_.find(id->get<std::string>());
+  if (found == asked_.end() || found->second.outcome.is_there()) return;
+  Asked& asked = found->second;
+  if (line.contains("ending"))
+    gone_ = WarmGone("the warm process ended"), asked.outcome.error = std::make_exception_ptr(*gone_);
+  else if (error != line.end())
+    asked.outcome.error = std::make_exception_ptr(error->get<WarmError>().error());
+  else if (asked.reader.hear(line, *asked.listener))
+    asked.outcome.result = asked.reader.take();
+}
+
 void WarmClient::drop(int64_t request) {
-  const auto asked = asked_.extract(request);
+  const auto asked = asked_.extract(std::to_string(request));
   if (asked.empty() || asked.mapped().outcome.is_there()) return;
-  link_.queue(warm_line({{"cancel", request}}));
+  link_.queue(line_of({{"cancel", asked.key()}}));
   link_.send();
 }
 

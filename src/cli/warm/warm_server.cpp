@@ -12,7 +12,8 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
-#include "cli/options/json.h"
+#include "cli/options/request_json.h"
+#include "cli/warm/answer_json.h"
 #include "cli/warm/warm.h"
 #include "cli/warm/warm_wire.h"
 #include "engine/loop.h"
@@ -32,7 +33,20 @@ constexpr double kLastWordsSeconds = 5;            // for a slow client to read 
 constexpr double kAliveSeconds = 1;                // between two lines {} to a client that waits
 constexpr int kLookEveryMs = 10, kStoreMs = 20, kIdleMs = 1000;
 
-void queue(WarmLink& link, const ReadJson& json) { link.queue(warm_line(json)); }
+void queue(WarmLink& link, const ReadJson& json) { link.queue(json_text(json)); }
+
+AnswerFacts facts_for(const std::string& id) {
+  AnswerFacts facts;
+  facts.custom_id = id;
+  return facts;
+}
+
+// The error that is being handled, of the client's request `id`.
+void queue_error(WarmLink& link, const std::string& id, bool is_ending = false) {
+  ReadJson line{{"id", id}, {"error", WarmError(current_error())}};
+  if (is_ending) line["ending"] = true;
+  queue(link, line);
+}
 
 class WarmServer {
  public:
@@ -63,32 +77,44 @@ class WarmServer {
  private:
   struct Client;
 
-  // A request, waiting for the loop or on it; as a listener it sends the answer to its client.
+  // A request, waiting for the loop or on it; as a listener it sends the answer to its client. A request that
+  // the loop begins anew gets the same text once more, which is not told again.
   struct Asked : Listener {
-    Asked(WarmServer& its_server, Client& its_client, int64_t its_number, Request its_request)
+    Asked(WarmServer& its_server, Client& its_client, const std::string& its_id, Request its_request)
         : server(its_server),
           client(its_client),
-          number(its_number),
+          id(its_id),
           request(std::move(its_request)),
-          n_tokens(std::ssize(request.prompt)) {}
+          n_tokens(std::ssize(request.prompt)),
+          json(facts_for(id), server.tokenizer_) {}
 
     void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override {
-      tell("prefill", {n_done, n_total, n_cached});
+      n_now = 0;
+      if (n_told == 0) tell(json.progress(n_done, n_total, n_cached));
     }
-    void on_reasoning(const std::string& text) override { tell("thinking", text); }
-    void on_answer(const std::string& text) override { tell("text", text); }
+    void on_reasoning(const std::string& text) override { tell_piece("reasoning_content", text); }
+    void on_answer(const std::string& text) override { tell_piece("content", text); }
     bool is_interrupted() override {
       if (Clock::now() - server.looked_at_ >= std::chrono::milliseconds(kLookEveryMs)) server.look(0);
       return is_cancelled || client.is_gone;
     }
 
-    void tell(const char* what, const ReadJson& json) { queue(client.link, {{"of", number}, {what, json}}); }
+    void tell_piece(const char* field, const std::string& text) {
+      n_now += text.size();
+      if (n_now <= n_told) return;
+      const std::string news = text.substr(text.size() - std::min(n_now - n_told, text.size()));
+      n_told = n_now;
+      tell(json.piece(field, news));
+    }
+    void tell(std::string_view lines) { client.link.queue(lines.substr(0, lines.size() - 1)); }
 
     WarmServer& server;
     Client& client;
-    const int64_t number;  // given by the client
+    const std::string id;  // given by the client
     Request request;       // until the loop has it
     const int64_t n_tokens;
+    AnswerJson json;
+    size_t n_told = 0, n_now = 0;    // bytes of text; since the loop has begun
     std::optional<int64_t> on_loop;  // its number there
     bool is_cancelled = false, is_over = false;
   };
@@ -196,24 +222,20 @@ class WarmServer {
   }
 
   void obey(Client& client, const std::string& line) {
-    constexpr int64_t kMostNumber = int64_t{1} << 53;
     const ReadJson json = warm_object(line);
     JsonFields fields(json, "the line");
     if (!client.is_greeted) return greet(client, fields);
-    if (const auto cancelled = fields.integer("cancel", 0, kMostNumber)) {
-      for (const auto& asked : client.asked)
-        if (asked->number == *cancelled) asked->is_cancelled = true;
+    if (const auto cancelled = fields.text("cancel")) {
+      for (const auto& asked : client.asked) asked->is_cancelled |= asked->id == *cancelled;
       return;
     }
-    const auto number = fields.integer("ask", 0, kMostNumber);
-    if (!number || !client.wants_answers) fail(ErrorKind::usage, "the line has no known request");
-    if (is_ending_) return queue(client.link, {{"of", *number}, {"ending", true}});
+    const std::string id = fields.text("custom_id").value_or("");
+    if (id.empty() || !client.wants_answers) fail(ErrorKind::usage, "the line has no known request");
     try {
-      const ReadJson* request = fields.find("request");
-      if (!request) fail(ErrorKind::usage, "the request is missing");
-      take_request(client, *number, *request);
+      if (is_ending_) fail(ErrorKind::io, "the warm process is about to end");
+      take_request(client, id, fields, line);
     } catch (...) {  // of this request alone: the client's others go on
-      queue(client.link, {{"of", *number}, {"error", WarmError(current_error())}});
+      queue_error(client.link, id, is_ending_);
     }
   }
 
@@ -238,16 +260,19 @@ class WarmServer {
     }
   }
 
-  void take_request(Client& client, int64_t number, const ReadJson& json) {
-    Request request = warm_request(json);
+  void take_request(Client& client, const std::string& id, JsonFields& fields, const std::string& line) {
+    const bool is_talk = fields.truth("talk").value_or(false);
+    const ChatRequest read = read_request(fields, line, {});
+    const Prompt prompt = prompt_of(read, tokenizer_, most_encoded(engine_.plan().cache.max_context));
+    Request request{nullptr, &tokenizer_, prompt.ids, read.options, read.decoded};
+    request.options.thinking = prompt.thinking;
+    request.talk = is_talk ? client.number : 0;
     int64_t n_tokens = std::ssize(request.prompt);
     for (const auto& other : clients_)
       for (const auto& asked : other->asked) n_tokens += asked->n_tokens;
     if (client.asked.size() >= kMostAskedEach || n_tokens > kMostTokens)
       fail(ErrorKind::io, "the warm process is asked for too much at a time");
-    request.tokenizer = &tokenizer_;
-    request.talk = request.talk != 0 ? client.number : 0;
-    client.asked.push_back(std::make_unique<Asked>(*this, client, number, std::move(request)));
+    client.asked.push_back(std::make_unique<Asked>(*this, client, id, std::move(request)));
   }
 
   // Adds waiting requests to the loop. False: the loop has nothing to do.
@@ -257,7 +282,7 @@ class WarmServer {
         if (!asked->on_loop && !client->is_gone) try {
             asked->on_loop = engine_.loop().add(std::move(asked->request), *asked);
           } catch (...) {
-            asked->tell("error", WarmError(current_error()));
+            queue_error(client->link, asked->id);
             asked->is_over = true;
           }
       std::erase_if(client->asked, [](const auto& asked) { return asked->is_over; });
@@ -285,9 +310,9 @@ class WarmServer {
   bool conclude(Asked& asked) {
     if (!asked.on_loop || !engine_.loop().is_done(*asked.on_loop)) return false;
     try {
-      asked.tell("result", engine_.loop().take(*asked.on_loop));
+      asked.tell(asked.json.last(engine_.loop().take(*asked.on_loop)));
     } catch (...) {
-      asked.tell("error", WarmError(current_error()));
+      queue_error(asked.client.link, asked.id);
     }
     return true;
   }

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <variant>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -95,30 +94,6 @@ void add_engine(Sha256& hash, Options options) {
     options.cache = {};
   for (const Flag& flag : engine_flags())
     if (flag.is_of(Command::warm_start)) hash.add_field(flag.text_in(options));
-}
-
-std::string text_of(const std::string& bytes) {
-  std::string text;
-  for (const char byte : bytes) append_utf8(text, static_cast<uint8_t>(byte));
-  return text;
-}
-
-std::string bytes_of(const std::string& text) {
-  std::string bytes;
-  for (size_t at = 0; at < text.size();) {
-    uint32_t character = 0;
-    const int n = decode_utf8(text, at, &character);
-    if (n == 0 || character > 0xff) fail(ErrorKind::usage, "a text holds a character beyond U+00FF");
-    bytes += static_cast<char>(character);
-    at += static_cast<size_t>(n);
-  }
-  return bytes;
-}
-
-void change_texts(ReadJson& json, std::string (*change)(const std::string&)) {
-  if (json.is_string()) json = change(json.get_ref<const std::string&>());
-  if (!json.is_structured()) return;
-  for (ReadJson& value : json) change_texts(value, change);
 }
 
 }  // namespace
@@ -259,43 +234,10 @@ bool WarmLink::exchange(int wait_ms) {
   return receive() && is_there;
 }
 
-std::string warm_line(ReadJson json) {
-  change_texts(json, text_of);
-  return json.dump();
-}
-
 ReadJson warm_object(const std::string& line) {
-  constexpr int kMostDepth = 8;
-  ReadJson json = parse_outside_json(line, kMostDepth);
+  ReadJson json = parse_outside_json(line, kRequestDepth);
   if (!json.is_object()) fail(ErrorKind::usage, "the line is no JSON object");
-  change_texts(json, bytes_of);
   return json;
-}
-
-void to_json(ReadJson& json, const TokenRun& run) { json = {run.begin, run.end}; }
-
-void from_json(const ReadJson& json, TokenRun& run) {
-  run = {json.at(0).get<uint32_t>(), json.at(1).get<uint32_t>()};
-}
-
-void to_json(ReadJson& json, const GenerationOptions& options) {
-  GenerationOptions copy = options;  // field() needs one that may be written
-  for (const GenerationOption& option : generation_options())
-    std::visit([&](const auto* field) { json[option.name] = *field; }, option.field(copy));
-}
-
-void from_json(const ReadJson& json, GenerationOptions& options) {
-  for (const GenerationOption& option : generation_options())
-    std::visit([&](auto* field) { json.at(option.name).get_to(*field); }, option.field(options));
-}
-
-Request warm_request(const ReadJson& json) {
-  try {
-    Request request = json.get<Request>();
-    if (ReadJson(request) == json) return request;
-  } catch (const ReadJson::exception&) {
-  }
-  fail(ErrorKind::usage, "the request cannot be read");
 }
 
 void fail_unread() { throw WarmGone("a warm process sent an unreadable line"); }

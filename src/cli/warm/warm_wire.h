@@ -9,16 +9,15 @@
 // Each line is one JSON object:
 //
 //   client:   {"dsv32": 1, "want": "answers"}, or "status", or "stop"; then
-//             {"ask": 7, "request": {...}}  and perhaps  {"cancel": 7}
+//             {"custom_id": "7", "talk": false, "body": {...}}  and perhaps  {"cancel": "7"}
 //   process:  {"dsv32": 1, "facts": {...}}, for status and stop {"dsv32": 1, "pid": ..., ...}; then
-//             {"of": 7, "prefill": [n_done, n_total, n_cached]}  {"of": 7, "thinking": "..."}
-//             {"of": 7, "text": "..."}; after another prefill all text comes once more; and at the end
-//             {"of": 7, "result": {...}}  or  {"of": 7, "error": {...}}  or  {"of": 7, "ending": true}: not
-//             begun, because the process is about to end
+//             the answer's chunks, with the custom_id as their id, or
+//             {"id": "7", "error": {...}}, with "ending" beside it: not begun, because the process is about
+//             to end
 //             {}: the process is alive, every second to a client that waits for an answer or for the end
 //             {"error": {...}}: of the connection, which then ends; it also ends after a status
 //
-// Texts are bytes, which JSON cannot hold: a byte is sent as the character of its number, U+0000 to U+00FF.
+// So a client sends lines of a batch (cli/options/request_json.h), whose prompts are tokens.
 #pragma once
 
 #include <optional>
@@ -31,7 +30,6 @@
 #include "base/file_system.h"
 #include "cli/options/json.h"
 #include "cli/warm/model.h"
-#include "engine/request.h"
 #include "gguf/gguf.h"
 
 namespace dsv32 {
@@ -45,13 +43,6 @@ std::vector<std::string> warm_paths();
 
 // "x.log" for "x.sock".
 std::string warm_log(const std::string& path);
-
-// A warm process has ended or does not answer. Another one may be asked.
-class WarmGone : public Error {
- public:
-  explicit WarmGone(const std::string& message, std::string hint = {})
-      : Error(ErrorKind::io, message, std::move(hint)) {}
-};
 
 // How long a client waits for the first line; the process may be in the middle of a step.
 inline constexpr int kWarmPatienceMs = 10000;
@@ -113,41 +104,17 @@ class WarmLink {
   size_t n_sent_ = 0;     // of unsent_
 };
 
-inline constexpr int kWarmVersion = 1;
+inline constexpr int kWarmVersion = 2;
 // Of the process's lines: an answer's tokens with the log-probabilities of twenty others each.
 inline constexpr size_t kMostToldBytes = size_t{1} << 30;
-// Of a client's lines: a token takes up to seven digits and a comma, beside options, stops and a constraint,
-// whose schema of 1 MiB at most doubles.
+// Of a client's lines: a token takes up to seven digits and a comma, beside options, stops and a constraint.
 constexpr size_t most_asked_bytes(int64_t context) {
   return 8 * static_cast<size_t>(context) + (size_t{3} << 20);
 }
 
-// An object as a line without its end; bytes of texts become characters. warm_object() is the reverse, and
-// throws Error{usage} for a line that is no such object.
-std::string warm_line(ReadJson json);
+// An object of a line. Throws Error{usage} for a line that is no such object.
 ReadJson warm_object(const std::string& line);
 
-// --- Structures in lines, each with one list of its fields. A wrong value throws ReadJson::exception.
-
-void to_json(ReadJson& json, const TokenRun& run);
-void from_json(const ReadJson& json, TokenRun& run);
-void to_json(ReadJson& json, const GenerationOptions& options);
-void from_json(const ReadJson& json, GenerationOptions& options);  // bounds are not checked
-
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Request, prompt, decoded, options, talk)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ToolCall, name, arguments, id)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Completion, reasoning, content, thinking_closed, calls, calls_text,
-                                   is_call_cut, call_fault)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TokenLogprob, id, logprob)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TokenRecord, chosen, top)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Forward::BufferTally, n_rows, n_misses)
-NLOHMANN_JSON_SERIALIZE_ENUM(FinishReason, {{FinishReason::stop, "stop"},
-                                            {FinishReason::length, "length"},
-                                            {FinishReason::interrupted, "interrupted"}})
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GenerationResult, completion, finish_reason, n_prompt_tokens,
-                                   n_cached_tokens, n_completion_tokens, n_read_tokens, n_thinking_tokens,
-                                   n_guessed, n_accepted, why_none_cached, prefill_seconds, decode_seconds,
-                                   logprobs, decoded, n_held_tokens, buffer_tally)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EngineFacts, vocab_size, context, max_seqs, pool_tokens, has_drafts,
                                    warnings)
 
@@ -160,10 +127,6 @@ struct WarmError {
   Error error() const { return {kind, message, hint}; }
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WarmError, kind, message, hint)
-
-// A client's request, without sequence and tokenizer. Throws Error{usage} unless it has exactly the fields
-// and types that to_json() writes.
-Request warm_request(const ReadJson& json);
 
 // For lines of the process, which is trusted: only a line that cannot be read is an error.
 [[noreturn]] void fail_unread();  // throws WarmGone
