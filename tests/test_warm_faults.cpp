@@ -168,6 +168,22 @@ BOOST_AUTO_TEST_CASE(a_batch_goes_on_when_its_process_is_stopped_or_killed) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_run_ends_with_its_process) {
+  const Warm warm(kLongContext);
+  warm.start("--no-cache");
+  const std::string words = "run" + warm.flags + "--no-cache --no-think --temp 0 hello --warm ";
+  const pid_t run = warm.begin(words + "auto");
+  BOOST_TEST(warm.await([&] { return read_file(warm.temp.file("ran.out")).size() > 20; }));
+  kill(static_cast<pid_t>(warm.warm_pid()), SIGKILL);
+  const Ran ran = warm.end(run), cold = warm.run(words + "never -n 1500");
+  BOOST_TEST(ran.code == exit_code(ErrorKind::io));
+  BOOST_TEST(contains(ran.err, "dsv32: the warm process ended\n"), ran.err);
+  BOOST_TEST(ran.out.ends_with('\n'));
+  const std::string told = ran.out.substr(0, ran.out.size() - 1);
+  const size_t n = std::min(told.size(), cold.out.size() - 1);
+  BOOST_TEST(told.substr(0, n) == cold.out.substr(0, n));
+}
+
 BOOST_AUTO_TEST_CASE(who_asks_a_process_that_hangs_can_leave) {
   const Warm warm(kLongContext);
   warm.start("--parallel 4");

@@ -14,13 +14,13 @@ namespace dsv32 {
 
 // Facts for the JSON fields beside an answer.
 struct AnswerFacts {
-  std::string model_name;
+  std::string model_name = {};
   uint64_t seed = 0;
-  std::optional<double> load_seconds;  // nothing in a batch, whose answers share load and top-k buffers
-  bool thinking = false;               // false: "reasoning_content" is null
-  bool has_drafts = false;             // whether usage tells of guesses
-  bool is_text_completion = false;     // OpenAI's older form: a text in place of a message
-  std::string custom_id = {};          // of an answer for AnswerReader: its id, else a random one
+  std::optional<double> load_seconds = {};  // nothing in a batch, whose answers share load and top-k buffers
+  bool thinking = false;                    // false: "reasoning_content" is null
+  bool has_drafts = false;                  // whether usage tells of guesses
+  bool is_text_completion = false;          // OpenAI's older form: a text in place of a message
+  std::string custom_id = {};               // of an answer for AnswerReader: its id, else a random one
 };
 
 // An answer as JSON, with seed and timings. Malformed UTF-8 becomes U+FFFD; the exact bytes of a token are in

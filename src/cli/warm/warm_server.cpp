@@ -35,12 +35,6 @@ constexpr int kLookEveryMs = 10, kStoreMs = 20, kIdleMs = 1000;
 
 void queue(WarmLink& link, const ReadJson& json) { link.queue(json_text(json)); }
 
-AnswerFacts facts_for(const std::string& id) {
-  AnswerFacts facts;
-  facts.custom_id = id;
-  return facts;
-}
-
 // The error that is being handled, of the client's request `id`.
 void queue_error(WarmLink& link, const std::string& id, bool is_ending = false) {
   ReadJson line{{"id", id}, {"error", WarmError(current_error())}};
@@ -86,7 +80,7 @@ class WarmServer {
           id(its_id),
           request(std::move(its_request)),
           n_tokens(std::ssize(request.prompt)),
-          json(facts_for(id), server.tokenizer_) {}
+          json({.custom_id = id}, server.tokenizer_) {}
 
     void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override {
       n_now = 0;
