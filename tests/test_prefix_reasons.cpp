@@ -1,7 +1,5 @@
 // How long a prompt waits for the disk, and what is said when nothing came.
-#include <atomic>
 #include <boost/test/unit_test.hpp>
-#include <cerrno>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -24,55 +22,48 @@ struct KnownFixture {
     options.cache->prefetch = PrefetchPolicy::timeout;
     options.cache->write = WritePolicy::write_back;
   }
-  int64_t n_held() const { return Opened(options).sequence->sync(leaving_at(3 * kPageTokens)); }
 };
 
-// A disk whose reads, from now on, take so long.
-void slow_down(FaultFileSystem& disk, std::chrono::milliseconds read) {
-  disk.on_call = [read](int64_t, FileOp op) -> std::optional<int> {
-    if (op == FileOp::read) std::this_thread::sleep_for(read);
-    return std::nullopt;
-  };
-}
+// A run that computes fast, with a disk whose reads take so long once it is open.
+struct SlowDisk {
+  FaultFileSystem disk;
+  std::chrono::milliseconds read{0};
+  Opened opened;
+  SlowDisk(EngineOptions options, std::chrono::milliseconds then) : opened(with(options)) {
+    opened.engine->prefix_cache()->note_prefill(1000, 0.01);
+    read = then;
+  }
+  int64_t n_held() { return opened.sequence->sync(leaving_at(3 * kPageTokens)); }
+  std::string why_none() const { return opened.sequence->why_none_cached(); }
+
+ private:
+  const EngineOptions& with(EngineOptions& options) {
+    options.cache->files = &disk;
+    disk.on_call = [this](int64_t, FileOp op) -> std::optional<int> {
+      if (op == FileOp::read) std::this_thread::sleep_for(read);
+      return std::nullopt;
+    };
+    return options;
+  }
+};
 
 }  // namespace
 
 BOOST_FIXTURE_TEST_SUITE(prefix_reasons, KnownFixture)
 
-// What this process's own prompts took decides how long the disk is waited for.
+// What this process's own prompts took decides how long the disk is waited for; the next one gets all.
 BOOST_AUTO_TEST_CASE(a_disk_slower_than_computing_is_not_waited_for) {
-  FaultFileSystem disk;
-  options.cache->files = &disk;
-  Opened opened(options);
-  slow_down(disk, std::chrono::milliseconds(1000));
-  opened.engine->prefix_cache()->note_prefill(1000, 0.01);
-  BOOST_TEST(opened.sequence->sync(leaving_at(3 * kPageTokens)) == 0);
-  BOOST_TEST(std::string(opened.sequence->why_none_cached()) ==
-             "the disk did not give its stored prefix in time");
+  {
+    SlowDisk slow(options, std::chrono::milliseconds(1000));
+    BOOST_TEST(slow.n_held() == 0);
+    BOOST_TEST(slow.why_none() == "the disk did not give its stored prefix in time");
+  }
+  BOOST_TEST(Opened(options).sequence->sync(leaving_at(3 * kPageTokens)) == 3 * kPageTokens);
 }
 
 BOOST_AUTO_TEST_CASE(who_waits_for_all_reads_from_a_slow_disk_too) {
-  FaultFileSystem disk;
-  options.cache->files = &disk;
   options.cache->prefetch = PrefetchPolicy::wait_complete;
-  Opened opened(options);
-  slow_down(disk, std::chrono::milliseconds(500));
-  opened.engine->prefix_cache()->note_prefill(1000, 0.01);
-  BOOST_TEST(opened.sequence->sync(leaving_at(3 * kPageTokens)) == 3 * kPageTokens);
-}
-
-// As when the process was stopped for a while.
-BOOST_AUTO_TEST_CASE(one_slow_read_does_not_end_the_reading) {
-  FaultFileSystem disk;
-  options.cache->files = &disk;
-  {
-    Opened opened(options);
-    slow_down(disk, std::chrono::milliseconds(1000));
-    opened.engine->prefix_cache()->note_prefill(1000, 0.01);
-    BOOST_TEST(opened.sequence->sync(leaving_at(3 * kPageTokens)) == 0);
-  }
-  slow_down(disk, std::chrono::milliseconds(0));
-  BOOST_TEST(n_held() == 3 * kPageTokens);
+  BOOST_TEST(SlowDisk(options, std::chrono::milliseconds(500)).n_held() == 3 * kPageTokens);
 }
 
 BOOST_AUTO_TEST_CASE(it_is_said_why_nothing_came_from_the_cache) {
@@ -91,24 +82,11 @@ BOOST_AUTO_TEST_CASE(it_is_said_why_nothing_came_from_the_cache) {
   options = known;
   options.cache->directory = "/dev/null/x";
   BOOST_TEST(why(options, base()) == "the folder of prefixes cannot be used");
-  {
-    FaultFileSystem disk;
-    slow_down(disk, std::chrono::milliseconds(300));
-    options = known;
-    options.cache->files = &disk;
-    options.cache->prefetch = PrefetchPolicy::best_effort;
-    BOOST_TEST(why(options, base()) == "the disk did not give its stored prefix in time");
-  }
-  {
-    FaultFileSystem disk;
-    options = known;
-    options.cache->files = &disk;
-    Opened opened(options);
-    disk.on_call = [](int64_t, FileOp op) { return op == FileOp::read ? std::optional(-EIO) : std::nullopt; };
-    BOOST_TEST(opened.sequence->sync(base()) == 0);
-    BOOST_TEST(std::string(opened.sequence->why_none_cached()) ==
-               "its stored prefix is damaged or cannot be read");
-  }
+  options = known;
+  options.cache->prefetch = PrefetchPolicy::best_effort;
+  SlowDisk slow(options, std::chrono::milliseconds(300));
+  BOOST_TEST(slow.n_held() == 0);
+  BOOST_TEST(slow.why_none() == "the disk did not give its stored prefix in time");
   Opened opened(known);
   opened.sequence->sync(leaving_at(3 * kPageTokens));
   BOOST_TEST(std::string(opened.sequence->why_none_cached()) == "");

@@ -195,7 +195,7 @@ Losses lose_power_at_every_call(SyncKind broken, bool is_late, int n_mixed) {
   std::mt19937 random(3);
   Losses losses;
 
-  const auto look = [&](Picture picture) {
+  const auto see = [&](Picture picture) {
     fs.paint(painted.directory, picture, random);
     std::optional<Contents> found;
     const auto store = open_store(painted, real_file_system(), [&](const std::string& line) {
@@ -211,6 +211,8 @@ Losses lose_power_at_every_call(SyncKind broken, bool is_late, int n_mixed) {
     for (const auto& prompt : reported) losses.n_lost += !found || !found->has(prompt);
     std::filesystem::remove_all(painted.directory);
   };
+  // On a thread of its own, as another process would: it must not read into the memory of who is writing.
+  const auto look = [&](Picture picture) { std::thread(see, picture).join(); };
   bool is_open = false;
   fs.on_call = [&](int64_t, FileOp op) -> std::optional<int> {
     const bool is_quiet =

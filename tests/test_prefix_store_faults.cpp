@@ -189,6 +189,28 @@ BOOST_AUTO_TEST_CASE(a_failed_sync_is_not_tried_again) {
   }
 }
 
+// Whichever of them fails: the pages ahead of it are there, and nothing of those behind it.
+BOOST_AUTO_TEST_CASE(of_pages_stored_together_those_ahead_of_a_failure_stay) {
+  const auto another = make_prompt({13}, 8);
+  for (const FileOp op : {FileOp::reserve, FileOp::write, FileOp::sync_data, FileOp::rename}) {
+    restore();
+    FaultFileSystem fs;
+    std::atomic<int> n = 0;
+    fs.on_call = [&](int64_t, FileOp made) {
+      return made == op && ++n == 5 ? std::optional(-EIO) : std::nullopt;
+    };
+    const auto store = open(fs);
+    const auto n_stored = static_cast<size_t>(store_prompt(*store, another, 8));
+    BOOST_TEST(n_stored < 8u);
+    BOOST_TEST(pages().size() == 3 + n_stored);
+    BOOST_TEST(files_named(options.directory, "tmp-").empty());
+    BOOST_TEST(load_all(options)->prompts.size() == 3 + n_stored);
+    BOOST_TEST(store_prompt(*store, another, 8) == 8);
+    BOOST_TEST(load_all(options)->has(another));
+    BOOST_TEST(warnings.size() == 1u);
+  }
+}
+
 // After three failures of the disk this process stores no more; it still reads.
 BOOST_AUTO_TEST_CASE(a_disk_that_keeps_failing_ends_the_storing) {
   FaultFileSystem fs;

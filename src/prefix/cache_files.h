@@ -1,4 +1,5 @@
-// The files in the disk cache's directory: their owner, their names, and small notes.
+// The files in the disk cache's directory: their owner, their names, small notes, and what leaves when there
+// is no room.
 //
 //   <dir>/                 0700, of this user
 //     model-<32 hex>       a note: the hashes of a model's pieces (model_digest.cpp)
@@ -10,19 +11,38 @@
 //
 // A note is a small file that each change replaces; its last 32 bytes are the SHA-256 of the others.
 //
-// The directory is opened once, and everything in it relative to it; symbolic links are never followed. Other
-// names, and folders that other users may write, are counted and never touched. Any thread.
+// Files keep all state, and names come and go atomically, so there is no lock. Processes that make room at
+// the same time may remove the same pages; together they may exceed the limit by what they are writing.
+// Symbolic links are never followed. Other names, and folders that other users may write, are counted and
+// never touched. Any thread.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/file_system.h"
 #include "base/sha256.h"
+#include "prefix/page_file.h"
 
 namespace dsv32 {
+
+// The result of `body` or, when memory is lacking or a library fails, a default value: a miss. Exceptions of
+// the type `Passed` are thrown on.
+struct NoError {};
+template <typename Passed = NoError, typename Body>
+auto or_miss(const Body& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const Passed&) {
+    throw;
+  } catch (const std::exception&) {
+    return decltype(body())();
+  }
+}
 
 bool is_own_file(const FileInfo& info);  // a regular file of this user
 
@@ -57,8 +77,34 @@ class CacheFiles {
       : fs_(&fs), directory_(std::move(directory)), path_(std::move(path)) {}
 
   FileSystem* fs_;
-  OwnedFd directory_;
+  OwnedFd directory_;  // opened once; everything else relative to it
   std::string path_;
 };
+
+struct StoredPage {
+  std::string folder;
+  PageName name;
+  uint64_t n_bytes = 0;  // on the disk
+  int64_t used_ns = 0;   // its last use, since 1970
+};
+bool remove_page(const CacheFiles& files, const StoredPage& page);  // true: it is gone
+
+struct CacheContent {
+  uint64_t n_bytes = 0;  // on the disk, of all files
+  std::vector<StoredPage> pages;
+};
+// `sweeps`: removes leftovers.
+CacheContent content_of(const CacheFiles& files, bool sweeps = false);
+
+struct CacheLimits {
+  std::optional<uint64_t> max_bytes =
+      {};  // of the directory; default: a tenth of the free disk, up to 256 GB
+  std::optional<uint64_t> min_free_bytes = {};  // of the disk; default: 5 % of it, up to 10 GB
+};
+// Evicts pages until `n_bytes` more fit under the limits: first those that no prompt can reach, then those
+// that no page follows, the least recently used first. Returns how many bytes then fit, which may be too few.
+// `kept` stays. removed() is told each page that went.
+uint64_t make_room(const CacheFiles& files, const CacheLimits& limits, uint64_t n_bytes,
+                   const PageHash& kept = {}, const std::function<void(const StoredPage&)>& removed = {});
 
 }  // namespace dsv32

@@ -1,5 +1,5 @@
-// Threads that run tasks in their order, for work that may hang in a system call. A thread that hangs is left
-// behind, with all that its task shares (base/thread.h). Create with offloaded().
+// Threads that run tasks in their order. One that hangs in a system call is left behind, with all that its
+// task shares (base/thread.h). Create with offloaded().
 #pragma once
 
 #include <deque>

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <vector>
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "base/thread.h"
 #include "prefix/cache_files.h"
@@ -69,11 +67,16 @@ std::string note_name(std::span<const FileStamp> stamps) {
 struct ModelDigest::Work : Offload {
   Work(std::span<const MappedFile> parts, const ModelDigestOptions& options);
 
-  void begin(size_t n_threads, bool is_first);
-  void work(Lock& lock) override;
-  void take_pieces(Lock& lock) noexcept;  // until none is left
-  void leave(Lock& lock) noexcept;        // the last thread calls finish()
-  bool hash(const Piece& piece, std::vector<uint8_t>& room, Hash256& hash);
+  void begin(size_t n_threads) {  // 0: on this one
+    Lock lock(mutex_);
+    n_threads > 0 ? void(start(n_threads)) : hash_pieces(lock);
+  }
+  void work(Lock& lock) override {
+    ::setpriority(PRIO_PROCESS, 0, kNice);  // on Linux: of this thread
+    hash_pieces(lock);
+  }
+  void hash_pieces(Lock& lock);  // until none is left; the last thread calls finish()
+  std::optional<Hash256> hash(const Piece& piece, std::span<uint8_t> room);
   bool is_unchanged() const;
   void load_known();
   std::optional<Hash256> finish() const;
@@ -130,68 +133,40 @@ void ModelDigest::Work::load_known() {
     std::memcpy(hashes[i].emplace().data(), &note[n_head + i * sizeof(Hash256)], sizeof(Hash256));
 }
 
-// Starts up to n_threads threads. `is_first`: this thread hashes too, and waits for the others.
-void ModelDigest::Work::begin(size_t n_threads, bool is_first) {
-  Lock lock(mutex_);
-  ++n_running_;  // this one
-  start(n_threads);
-  if (is_first) take_pieces(lock);
-  leave(lock);
-  --n_running_;
-  if (is_first) changed_.wait(lock, [this] { return n_running_ == 0; });
-}
-
-void ModelDigest::Work::work(Lock& lock) {
-  ::setpriority(PRIO_PROCESS, 0, kNice);  // on Linux: of this thread
-  take_pieces(lock);
-  leave(lock);
-}
-
-void ModelDigest::Work::take_pieces(Lock& lock) noexcept {
+void ModelDigest::Work::hash_pieces(Lock& lock) {
   lock.unlock();
-  try {
+  const bool is_whole = or_miss([&] {
     std::vector<uint8_t> room(kReadBytes);
-    for (size_t i = next++; i < pieces.size() && !is_ending_ && !has_failed; i = next++) {
-      Hash256 found;
-      if (!hash(pieces[i], room, found)) break;
-      lock.lock();
+    for (size_t i = next++; i < pieces.size() && !has_failed; i = next++) {
+      const std::optional<Hash256> found = hash(pieces[i], room);
+      if (!found) return is_ending_.load();
+      const Lock hash_lock(mutex_);
       hashes[i] = found;
-      lock.unlock();
     }
-  } catch (...) {
-    has_failed = true;
-  }
+    return true;
+  });
+  if (!is_whole) has_failed = true;
   lock.lock();
-}
-
-void ModelDigest::Work::leave(Lock& lock) noexcept {
   if (n_running_ > 1) return;
   lock.unlock();  // no other thread is working
-  std::optional<Hash256> found;
-  try {
-    if (!has_failed && is_unchanged()) found = finish();
-  } catch (...) {
-  }
+  const auto found =
+      or_miss([&] { return !has_failed && is_unchanged() ? finish() : std::optional<Hash256>(); });
   lock.lock();
   value = found;
 }
 
-// False: the file cannot be read, or the hashing is to stop.
-bool ModelDigest::Work::hash(const Piece& piece, std::vector<uint8_t>& room, Hash256& hash) {
+// Nothing: the file cannot be read, or the hashing is to stop.
+std::optional<Hash256> ModelDigest::Work::hash(const Piece& piece, std::span<uint8_t> room) {
   Sha256 sha;
-  for (uint64_t at = 0; at < piece.n_bytes;) {
-    if (is_ending_) return false;
-    const size_t n_wanted = std::min<uint64_t>(room.size(), piece.n_bytes - at);
-    const ssize_t n =
-        ::pread(files[piece.part].get(), room.data(), n_wanted, static_cast<off_t>(piece.offset + at));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return has_failed = true, false;
-    sha.add(room.data(), static_cast<size_t>(n));
-    at += static_cast<uint64_t>(n);
-    n_bytes_hashed += static_cast<uint64_t>(n);
+  for (uint64_t at = 0; at < piece.n_bytes; at += room.size()) {
+    room = room.first(std::min<uint64_t>(room.size(), piece.n_bytes - at));
+    if (is_ending_ || read_fully(real_file_system(), files[piece.part].get(), {{room.data(), room.size()}},
+                                 piece.offset + at) != std::ssize(room))
+      return std::nullopt;
+    sha.add(room.data(), room.size());
+    n_bytes_hashed += room.size();
   }
-  hash = sha.finish();
-  return true;
+  return sha.finish();
 }
 
 // Writes the known hashes to the note. Returns the digest if all are known.
@@ -216,14 +191,10 @@ std::optional<Hash256> ModelDigest::Work::finish() const {
 ModelDigest::ModelDigest(std::span<const MappedFile> parts, const ModelDigestOptions& options) {
   uint64_t n_bytes = 0;
   for (const MappedFile& part : parts) n_bytes += part.stamp().n_bytes;
-  try {
-    work_ = offloaded<Work>(parts, options);
-    const size_t n_left = work_->has_failed ? 0 : work_->pieces.size() - work_->next;
-    const bool is_first = n_left > 0 && n_bytes <= options.most_hashed_first;
-    work_->begin(std::min<size_t>(options.n_threads, n_left - (is_first ? 1 : 0)), is_first);
-  } catch (const std::exception&) {  // no memory: no digest
-    work_.reset();
-  }
+  work_ = or_miss([&] { return offloaded<Work>(parts, options); });
+  if (!work_ || work_->has_failed) return;
+  const size_t n_left = work_->pieces.size() - work_->next;
+  work_->begin(n_bytes > options.most_hashed_first ? std::min<size_t>(options.n_threads, n_left) : 0);
 }
 
 std::optional<Hash256> ModelDigest::value() const { return work_ ? work_->known_value() : std::nullopt; }

@@ -1,13 +1,10 @@
 // A 256-bit digest of every byte of a model's files.
 //
-// Threads hash the files in pieces; the digest is the hash of the pieces' hashes in order. A note in the
-// directory of the disk cache (cache_files.h) keeps the pieces' hashes with the files' stamps, so that the
-// next start knows the digest without reading, or continues where this one stopped. A doubtful note is
-// ignored.
-//
-// Hashing neither slows nor ends a run: its threads have low priority, and if no thread can be started, or a
-// file cannot be read or gets another stamp meanwhile, there is no digest. The digest does not depend on
-// paths, but on how the model is split into files.
+// Threads of low priority hash the files in pieces; the digest is the hash of the pieces' hashes in order, so
+// it depends on how the model is split into files, and on no path. A note in the directory of the disk cache
+// (cache_files.h) keeps the pieces' hashes with the files' stamps, so that the next start knows the digest
+// without reading, or continues where this one stopped. If no thread can be started, or a file cannot be read
+// or gets another stamp meanwhile, there is no digest.
 #pragma once
 
 #include <chrono>
@@ -28,7 +25,7 @@ struct ModelDigestOptions {
   std::string directory = {};  // of the disk cache
   FileSystem* files = &real_file_system();
   uint64_t most_hashed_first = 0;  // the constructor hashes a model up to this size
-  int n_threads = 1;               // at most, beside the caller
+  int n_threads = 1;               // at most, for a larger one
   // The note leaves out files that changed less than this before hashing: another change could leave their
   // times the same.
   std::chrono::nanoseconds settled = std::chrono::seconds(2);
@@ -37,11 +34,8 @@ struct ModelDigestOptions {
 class ModelDigest {
  public:
   // Begins to hash the pieces that the note lacks. `parts`: the model's files in order, used only by this
-  // call.
+  // call. The destructor stops the hashing, and waits at most 2 s for a read in progress.
   ModelDigest(std::span<const MappedFile> parts, const ModelDigestOptions& options);
-  // The destructor stops the hashing, and waits at most 2 s for a read in progress.
-  ModelDigest(const ModelDigest&) = delete;
-  ModelDigest& operator=(const ModelDigest&) = delete;
 
   std::optional<Hash256> value() const;  // nothing until it is known. Any thread.
   uint64_t n_bytes_hashed() const;       // by this object. Any thread.

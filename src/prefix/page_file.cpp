@@ -47,16 +47,21 @@ Sum sum_of(const void* bytes, size_t n_bytes) {
 struct Free {
   void operator()(uint8_t* memory) const { std::free(memory); }
 };
-using AlignedBytes = std::unique_ptr<uint8_t[], Free>;
 
-AlignedBytes aligned_bytes(uint64_t n_bytes) {
-  AlignedBytes bytes(static_cast<uint8_t*>(std::aligned_alloc(kBlock, n_bytes)));
-  return bytes ? std::move(bytes) : throw std::bad_alloc();
+// This thread's: fresh memory costs as much time as a checksum, or as the disk.
+std::span<uint8_t> buffer(uint64_t n_bytes) {
+  thread_local std::unique_ptr<uint8_t[], Free> bytes;
+  thread_local uint64_t n_allocated = 0;
+  if (n_allocated < n_bytes) {
+    bytes.reset(static_cast<uint8_t*>(std::aligned_alloc(kBlock, (n_bytes + kBlock - 1) / kBlock * kBlock)));
+    n_allocated = bytes ? n_bytes : 0;
+  }
+  return bytes ? std::span(bytes.get(), n_bytes) : throw std::bad_alloc();
 }
 
-// With the checksums of a file of these bytes.
+// The header with which a file of these bytes must begin.
 Header header_of(const PageFormat& format, const PageName& name, std::span<const int32_t> tokens,
-                 const uint8_t* file) {
+                 std::span<const uint8_t> file) {
   Header header{};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   header.endian_tag = kEndianTag;
@@ -64,7 +69,7 @@ Header header_of(const PageFormat& format, const PageName& name, std::span<const
   header.format = format;
   header.name = name;
   std::ranges::copy(tokens, header.tokens);
-  header.data_sum = sum_of(file + kBlock, format.file_bytes() - kBlock);
+  header.data_sum = sum_of(&file[kBlock], file.size() - kBlock);
   header.sum = sum_of(&header, offsetof(Header, sum));
   return header;
 }
@@ -82,19 +87,23 @@ PageFault fault_of(int64_t negative_errno) {
   return negative_errno == -EIO ? PageFault::damaged : PageFault::unreadable;
 }
 
-// Reads the beginning of a file of `n_bytes`. Opens only regular files of this user: merely opening some
-// devices makes them act.
-PageFault read_file(FileSystem& fs, int folder, const std::string& name, std::span<uint8_t> begin,
-                    uint64_t n_bytes, bool is_direct) {
+// Fills `bytes` with a file of this size. Opens only regular files of this user: merely opening some devices
+// makes them act. A file system may refuse O_DIRECT when the file is opened, or only when it is read.
+PageFault read_file(FileSystem& fs, int folder, const std::string& name, std::span<uint8_t> bytes) {
   FileInfo file;
-  if (const int result = fs.stat_at(folder, name, file); result != 0) return fault_of(result);
-  if (!is_own_file(file) || file.n_bytes != n_bytes) return PageFault::damaged;
-  const OwnedFd fd(fs, fs.open_at(folder, name, O_RDONLY | (is_direct ? O_DIRECT : 0)));
-  if (!fd.is_open()) return fault_of(fd.error());
-  const int64_t n_read = read_fully(fs, fd.get(), {{begin.data(), begin.size()}}, 0, is_direct ? kBlock : 1);
-  if (!is_direct) fs.drop_cached(fd.get());
+  int64_t n_read = fs.stat_at(folder, name, file);
+  if (n_read != 0) return fault_of(n_read);
+  if (!is_own_file(file) || file.n_bytes != bytes.size()) return PageFault::damaged;
+  for (const int direct : {O_DIRECT, 0}) {
+    const OwnedFd fd(fs, fs.open_at(folder, name, O_RDONLY | direct));
+    n_read = fd.error();
+    if (fd.is_open())
+      n_read = read_fully(fs, fd.get(), {{bytes.data(), bytes.size()}}, 0, direct ? kBlock : 1);
+    if (fd.is_open() && !direct) fs.drop_cached(fd.get());
+    if (n_read >= 0 || fault_of(n_read) != PageFault::unreadable) break;
+  }
   if (n_read < 0) return fault_of(n_read);
-  return n_read < std::ssize(begin) ? PageFault::damaged : PageFault::none;
+  return n_read < std::ssize(bytes) ? PageFault::damaged : PageFault::none;
 }
 
 // Creates a temporary file with a flock, which says that it is being written. Another process may take it for
@@ -155,64 +164,53 @@ uint64_t PageFormat::file_bytes() const {
 
 PageFault read_page(FileSystem& fs, int folder, const PageFormat& format, const PageName& name,
                     std::span<const int32_t> tokens, const PageBytes<uint8_t>& target) {
-  // Kept by each thread that reads: fresh memory costs as much time as the checksum.
-  thread_local AlignedBytes bytes;
-  thread_local uint64_t n_allocated = 0;
-  if (n_allocated < format.file_bytes())
-    bytes = aligned_bytes(format.file_bytes()), n_allocated = format.file_bytes();
-  const std::span whole(bytes.get(), format.file_bytes());
-  // A file system may refuse O_DIRECT when the file is opened, or only when it is read.
-  PageFault fault = read_file(fs, folder, name.file(), whole, whole.size(), true);
-  if (fault == PageFault::unreadable) fault = read_file(fs, folder, name.file(), whole, whole.size(), false);
+  const std::span<uint8_t> bytes = buffer(format.file_bytes());
+  const PageFault fault = read_file(fs, folder, name.file(), bytes);
   if (fault != PageFault::none) return fault;
-  const Header header = header_of(format, name, tokens, bytes.get());
-  if (std::memcmp(&header, bytes.get(), kBlock) != 0) return PageFault::damaged;
+  const Header header = header_of(format, name, tokens, bytes);
+  if (std::memcmp(&header, bytes.data(), kBlock) != 0) return PageFault::damaged;
   const uint8_t* from = &bytes[kBlock];
   for_parts(format, target, [&](uint8_t* to, size_t n) { std::copy_n(from, n, to), from += n; });
   return PageFault::none;
-}
-
-int write_page(FileSystem& fs, int folder, const PageFormat& format, const NewPage& page, UnnamedPage& file) {
-  const AlignedBytes bytes = aligned_bytes(format.file_bytes());
-  uint8_t* to = &bytes[kBlock];
-  for_parts(format, page.bytes, [&](const uint8_t* from, size_t n) { to = std::copy_n(from, n, to); });
-  std::fill(to, &bytes[format.file_bytes()], 0);
-  const Header header = header_of(format, page.name, page.tokens, bytes.get());
-  std::memcpy(bytes.get(), &header, kBlock);
-
-  int result = create_locked(fs, folder, file.temporary, file.fd);
-  if (result == 0) result = fs.reserve(file.fd.get(), format.file_bytes());
-  if (result == 0) result = write_bytes(fs, folder, file, {bytes.get(), format.file_bytes()});
-  if (result != 0) fs.unlink(folder, file.temporary);
-  return result;
-}
-
-// A failed sync is not tried again, because the kernel may have dropped the unwritten bytes. It covers the
-// writes of all descriptors.
-int name_page(FileSystem& fs, int folder, const PageName& name, UnnamedPage& file) {
-  int result = fs.fdatasync(file.fd.get());
-  if (file.is_cached) fs.drop_cached(file.fd.get());
-  if (result == 0) result = fs.rename_new(folder, file.temporary, name.file());
-  if (result != 0) fs.unlink(folder, file.temporary);
-  return result;
 }
 
 PageFault verify_page(FileSystem& fs, int folder, const std::string& folder_name, const PageName& name) {
   FileInfo file;
   if (const int result = fs.stat_at(folder, name.file(), file); result != 0) return fault_of(result);
   if (file.n_bytes < kBlock || file.n_bytes > kMostVerified) return PageFault::damaged;
-  const AlignedBytes bytes = aligned_bytes((file.n_bytes + kBlock - 1) / kBlock * kBlock);
-  const PageFault fault =
-      read_file(fs, folder, name.file(), {bytes.get(), file.n_bytes}, file.n_bytes, false);
+  const std::span<uint8_t> bytes = buffer(file.n_bytes);
+  const PageFault fault = read_file(fs, folder, name.file(), bytes);
   if (fault != PageFault::none) return fault;
-  Header header;
-  std::memcpy(&header, bytes.get(), kBlock);
-  const bool is_whole = std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 &&
-                        header.sum == sum_of(&header, offsetof(Header, sum)) &&
-                        header.data_sum == sum_of(&bytes[kBlock], file.n_bytes - kBlock) &&
-                        header.format.folder() == folder_name &&
-                        next_hash(name.parent, header.tokens) == name.own;
+  Header found;
+  std::memcpy(&found, bytes.data(), kBlock);
+  const Header header = header_of(found.format, name, found.tokens, bytes);
+  const bool is_whole = std::memcmp(&header, &found, kBlock) == 0 && found.format.folder() == folder_name &&
+                        next_hash(name.parent, found.tokens) == name.own;
   return is_whole ? PageFault::none : PageFault::damaged;
+}
+
+int write_page(FileSystem& fs, int folder, const PageFormat& format, const NewPage& page, UnnamedPage& file) {
+  FileInfo found;
+  int result = fs.stat_at(folder, page.name.file(), found);
+  if (result != -ENOENT) return result == 0 ? -EEXIST : result;
+  const std::span<uint8_t> bytes = buffer(format.file_bytes());
+  uint8_t* to = &bytes[kBlock];
+  for_parts(format, page.bytes, [&](const uint8_t* from, size_t n) { to = std::copy_n(from, n, to); });
+  std::fill(to, bytes.data() + bytes.size(), 0);
+  const Header header = header_of(format, page.name, page.tokens, bytes);
+  std::memcpy(bytes.data(), &header, kBlock);
+
+  result = create_locked(fs, folder, file.temporary, file.fd);
+  if (result == 0) result = fs.reserve(file.fd.get(), bytes.size());
+  if (result == 0) result = write_bytes(fs, folder, file, bytes);
+  return result;
+}
+
+int sync_page(FileSystem& fs, const UnnamedPage& file) {
+  const int result = fs.fdatasync(file.fd.get());
+  ++fs.n_steps_done;
+  if (file.is_cached) fs.drop_cached(file.fd.get());
+  return result;
 }
 
 }  // namespace dsv32

@@ -6,9 +6,7 @@
 //   4096     n_layers * rows_page_bytes    rows
 //   ...      n_layers * keys_page_bytes    keys, with zeros up to a multiple of 4096, for O_DIRECT
 //
-// The file is PARENT-OWN, two hashes in hexadecimal: names alone say which pages follow which. Tokens are
-// those of a history (CachedSequence::history). One checksum covers the header, one the rest. Little-endian.
-//
+// The file is PARENT-OWN, two hashes in hexadecimal. Tokens are those of a history (CachedSequence::history).
 // A reader knows the whole header but the checksums, and takes a file only if all of it agrees: no count of a
 // file is believed. When the meaning of a file changes, so must the fingerprint (model_digest.cpp).
 #pragma once
@@ -70,21 +68,21 @@ enum class PageFault {
 PageFault read_page(FileSystem& fs, int folder, const PageFormat& format, const PageName& name,
                     std::span<const int32_t> tokens, const PageBytes<uint8_t>& target);
 
-// A page's file before it has its name.
+// Verifies a file by its name and by the folder's.
+PageFault verify_page(FileSystem& fs, int folder, const std::string& folder_name, const PageName& name);
+
+// A page's file before it has its name. Who gives it none unlinks it.
 struct UnnamedPage {
   std::string temporary;
   OwnedFd fd;
   bool is_cached = false;  // O_DIRECT was refused
 };
 
-// Writes a page beside. 0 or a negative errno; then nothing is left.
+// Writes a page beside. 0; -EEXIST: it is there; or another negative errno.
 int write_page(FileSystem& fs, int folder, const PageFormat& format, const NewPage& page, UnnamedPage& file);
 
-// Makes the bytes durable and gives the file its name, which is not durable before the folder is synced. 0;
-// -EEXIST: it is there; or another negative errno. Unless 0, the file goes.
-int name_page(FileSystem& fs, int folder, const PageName& name, UnnamedPage& file);
-
-// Verifies a file by its name and by the folder's.
-PageFault verify_page(FileSystem& fs, int folder, const std::string& folder_name, const PageName& name);
+// Makes its bytes durable, whichever descriptor wrote them. A failed sync must not be tried again, because
+// the kernel may have dropped the bytes. 0 or a negative errno.
+int sync_page(FileSystem& fs, const UnnamedPage& file);
 
 }  // namespace dsv32

@@ -1,12 +1,15 @@
 #include "prefix/page_store.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/thread.h"
 
 namespace dsv32 {
 namespace {
@@ -15,25 +18,39 @@ constexpr int kMaxWriteFailures = 3;
 // Room that was found is believed until a process has used this share of it: so many processes together keep
 // the limits.
 constexpr uint64_t kSharers = 16;
+constexpr size_t kWriters = 4;
 
 std::string warning(const std::string& path, const std::string& reason) {
   return format("prefix cache %s: %s", visible(path, false, 200).c_str(), reason.c_str());
 }
 
+// Calls body(i) for each i below n, on a few threads: a disk takes several writes at once, and as one several
+// syncs that come at once.
+template <typename Body>
+void on_threads(size_t n, const Body& body) {
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < n; i = next++) body(i);
+  };
+  std::vector<std::thread> threads(std::min(n, kWriters) - 1);
+  for (std::thread& thread : threads) start_thread(thread, work);
+  work();
+  for (std::thread& thread : threads)
+    if (thread.joinable()) thread.join();
+}
+
 }  // namespace
 
 std::unique_ptr<PageStore> PageStore::open(const PageStoreOptions& options, FileSystem& fs, Warn warn) {
-  std::string reason;
-  try {
+  return or_miss([&] {
+    std::string reason;
+    std::unique_ptr<PageStore> store;
     if (std::optional<CacheFiles> files = CacheFiles::open(options.directory, fs, reason))
-      return std::unique_ptr<PageStore>(new PageStore(options, std::move(*files), warn));
-  } catch (const std::exception& error) {
-    reason = error.what();
-  }
-  or_miss([&] {
-    if (warn) warn(warning(options.directory, reason + "; going on without it"));
+      store.reset(new PageStore(options, std::move(*files), warn));
+    else if (warn)
+      warn(warning(options.directory, reason + "; going on without it"));
+    return store;
   });
-  return nullptr;
 }
 
 PageStore::PageStore(const PageStoreOptions& options, CacheFiles files, Warn warn)
@@ -64,11 +81,6 @@ int64_t PageStore::n_pages() const {
   return std::ssize(parents_);
 }
 
-bool PageStore::can_write() const {
-  const std::lock_guard lock(mutex_);
-  return can_write_;
-}
-
 PageName PageStore::name_of(const PageHash& page) const {
   const std::lock_guard lock(mutex_);
   const auto found = parents_.find(page);
@@ -80,20 +92,19 @@ void PageStore::forget(const PageHash& page) {
   parents_.erase(page);
 }
 
-void PageStore::remove(const PageHash& page, const char* why) {
+bool PageStore::remove(const PageHash& page) {
   const std::string file = name_of(page).file();
   forget(page);
   const OwnedFd folder = open_folder();
-  if (can_write() && folder.is_open() && files_.fs().unlink(folder.get(), file) == 0 && why) warn_once(why);
+  return can_write() && folder.is_open() && files_.fs().unlink(folder.get(), file) == 0;
 }
 
-bool PageStore::warn_once(const std::string& reason) {
+void PageStore::warn_once(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
-    if (!warned_.insert(reason).second) return false;
+    if (!warned_.insert(reason).second) return;
   }
   if (warn_) warn_(warning(files_.path(), reason));
-  return false;
 }
 
 // --- loading -------------------------------------------------------------------------------------
@@ -107,7 +118,7 @@ bool PageStore::load(const PageHash& page, std::span<const int32_t> tokens,
         folder.is_open() ? read_page(files_.fs(), folder.get(), format(), name_of(page), tokens, target)
         : folder.error() == -ENOENT ? PageFault::vanished
                                     : PageFault::unreadable;
-    if (fault == PageFault::damaged) remove(page, "a damaged page was removed");
+    if (fault == PageFault::damaged) discard(page);
     if (fault == PageFault::vanished) forget(page);
     if (fault == PageFault::unreadable) warn_once("a page cannot be read at present");
     return fault == PageFault::none;
@@ -116,12 +127,12 @@ bool PageStore::load(const PageHash& page, std::span<const int32_t> tokens,
 
 void PageStore::discard(const PageHash& page) {
   or_miss([&] {
-    if (has(page)) remove(page, "a damaged page was removed");
+    if (has(page) && remove(page)) warn_once("a damaged page was removed");
   });
 }
 
 void PageStore::take_back() {
-  for (const PageHash& page : std::exchange(written_, {})) or_miss([&] { remove(page, nullptr); });
+  for (const PageHash& page : std::exchange(written_, {})) or_miss([&] { remove(page); });
 }
 
 // --- uses ----------------------------------------------------------------------------------------
@@ -156,7 +167,6 @@ void PageStore::write_uses() {
 bool PageStore::check_write(int64_t result) {
   if (result >= 0) return true;
   warn_once("not stored: " + describe_errno(result));
-  const std::lock_guard lock(mutex_);
   if (++n_write_failures_ >= kMaxWriteFailures) can_write_ = false;
   return false;
 }
@@ -183,13 +193,11 @@ int64_t PageStore::store(std::span<const NewPage> pages) {
     if (before != PageHash{} && files_.fs().stat_at(folder.get(), name_of(before).file(), parent) != 0)
       return forget(before), 0;
     const size_t n_before = written_.size();
-    const int64_t n_there = write(folder.get(), pages);
+    int64_t n_there = write(folder.get(), pages);
     if (written_.size() == n_before) return n_there;
-    if (!check_write(files_.fs().fsync(folder.get()))) {
-      for (; written_.size() > n_before; written_.pop_back()) remove(written_.back(), nullptr);
-      return 0;
-    }
-    if (!std::exchange(is_noted_, true) && !options_.model_path.empty())
+    if (!check_write(files_.fs().fsync(folder.get())))
+      for (n_there = 0; written_.size() > n_before; written_.pop_back()) remove(written_.back());
+    else if (!std::exchange(is_noted_, true) && !options_.model_path.empty())
       files_.write_note(folder.get(), CacheFiles::kPathNote, options_.model_path);
     return n_there;
   });
@@ -197,40 +205,37 @@ int64_t PageStore::store(std::span<const NewPage> pages) {
 
 // Until the first that cannot be written. At a time no more than a quarter of the limit.
 int64_t PageStore::write(int folder, std::span<const NewPage> pages) {
-  constexpr uint64_t kTogether = 16;
   const uint64_t n_most = options_.limits.max_bytes.value_or(UINT64_MAX) / 4 / format().file_bytes();
-  const uint64_t n_together = std::clamp<uint64_t>(n_most, 1, kTogether);
-  for (size_t at = 0; at < pages.size();) {
-    const std::span group = pages.subspan(at, std::min<size_t>(n_together, pages.size() - at));
-    if (!has_room(group.size() * format().file_bytes(), group.front().name.parent))
+  for (size_t at = 0, n = 0; at < pages.size(); at += n) {
+    n = std::clamp<uint64_t>(n_most, 1, pages.size() - at);
+    if (!has_room(n * format().file_bytes(), pages[at].name.parent))
       return warn_once("not stored: no room under its limits"), at;
-    const size_t n_there = write_together(folder, group);
-    at += n_there;
-    if (n_there < group.size()) return at;
+    if (const size_t n_there = write_together(folder, pages.subspan(at, n)); n_there < n) return at + n_there;
   }
-  return pages.size();
+  return std::ssize(pages);
 }
 
-// All bytes are written before the first is synced, so the disk is made to finish once; then each gets its
-// name, parents first. Returns how many of them, from the first on, are there.
+// All bytes are written before the first is synced; then each page gets its name, parents first. Returns how
+// many of them, from the first on, are there.
 size_t PageStore::write_together(int folder, std::span<const NewPage> pages) {
+  FileSystem& fs = files_.fs();
   std::vector<UnnamedPage> files(pages.size());
-  size_t n_written = 0, n_there = 0;
-  for (FileInfo found; n_written < pages.size(); ++n_written) {
-    int result = files_.fs().stat_at(folder, pages[n_written].name.file(), found);
-    if (result == -ENOENT)
-      result = write_page(files_.fs(), folder, format(), pages[n_written], files[n_written]);
-    if (!check_write(result)) break;
-  }
-  for (bool is_whole = true; UnnamedPage& file : std::span(files).first(n_written)) {
-    const PageName& name = pages[&file - files.data()].name;
-    int result = 0;
-    if (file.fd.is_open())
-      result = is_whole ? name_page(files_.fs(), folder, name, file)
-                        : files_.fs().unlink(folder, file.temporary);
-    is_whole = is_whole && (result == -EEXIST || check_write(result));
-    if (!is_whole) continue;
-    if (file.fd.is_open() && result == 0) written_.push_back(name.own);
+  std::vector<int> results(pages.size(), -ENOMEM);
+  on_threads(pages.size(), [&](size_t i) {
+    or_miss([&] { results[i] = write_page(fs, folder, format(), pages[i], files[i]); });
+  });
+  on_threads(pages.size(), [&](size_t i) {
+    if (results[i] == 0) results[i] = sync_page(fs, files[i]);
+  });
+  size_t n_there = 0;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const PageName& name = pages[i].name;
+    const bool is_next = i == n_there;
+    if (is_next && results[i] == 0) results[i] = fs.rename_new(folder, files[i].temporary, name.file());
+    const bool is_new = is_next && results[i] == 0;
+    if (files[i].fd.is_open() && !is_new) fs.unlink(folder, files[i].temporary);
+    if (!is_next || !(results[i] == -EEXIST || check_write(results[i]))) continue;
+    if (is_new) written_.push_back(name.own);
     const std::lock_guard lock(mutex_);
     parents_[name.own] = name.parent, ++n_there;
   }

@@ -1,16 +1,15 @@
 // The pages on disk under one fingerprint, shared by processes and found by their names.
 //
 // Which pages there are is read once, from the names in the folder, and kept up to date with what this
-// process does. Other processes' pages come and go unseen: a page that has gone is a miss.
-//
-// Any doubt is a miss. A page is handed out only after its header, tokens and checksums have been verified; a
-// damaged one is removed. No call throws: after a fault the program runs without the cache, with one line
-// through `warn`, which any thread may call.
+// process does. Other processes' pages come and go unseen: a page that has gone is a miss, as is any doubt.
+// No call throws: after a fault the program runs without the cache, with one line through `warn`, which any
+// thread may call.
 //
 // An object must not be used after a fork. The program must ignore SIGXFSZ, or a limit on file sizes would
 // end it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -23,26 +22,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "prefix/cache_room.h"
+#include "prefix/cache_files.h"
 
 namespace dsv32 {
 
 using Warn = std::function<void(const std::string&)>;
-
-// The result of `body` or, when memory is lacking or a library fails, a default value: a miss. Exceptions of
-// the type `Passed` are thrown on.
-struct NoError {};
-template <typename Passed = NoError, typename Body>
-auto or_miss(const Body& body, const char** why = nullptr) -> decltype(body()) {
-  try {
-    return body();
-  } catch (const Passed&) {
-    throw;
-  } catch (const std::exception&) {
-    if (why) *why = "there was too little memory";
-    return decltype(body())();
-  }
-}
 
 struct PageStoreOptions {
   std::string directory;   // created when missing (its parents too), 0700
@@ -60,9 +44,10 @@ class PageStore {
   // Removes leftovers, and pages over the limits. One thread at a time with store().
   void tidy();
 
-  bool has(const PageHash& page) const;  // any thread
-  int64_t n_pages() const;               // any thread
-  bool can_write() const;                // any thread
+  // Any thread.
+  bool has(const PageHash& page) const;
+  int64_t n_pages() const;
+  bool can_write() const { return can_write_; }
   const PageFormat& format() const { return options_.format; }
 
   // Reads a page that is there. A damaged one is removed with a warning; for a vanished one, false without a
@@ -84,13 +69,13 @@ class PageStore {
   PageStore(const PageStoreOptions& options, CacheFiles files, Warn warn);
   OwnedFd open_folder() const { return files_.open_folder(options_.format.folder()); }
   PageName name_of(const PageHash& page) const;
-  void remove(const PageHash& page, const char* why);
   void forget(const PageHash& page);
+  bool remove(const PageHash& page);
   bool has_room(uint64_t n_bytes, const PageHash& kept);
   int64_t write(int folder, std::span<const NewPage> pages);
   size_t write_together(int folder, std::span<const NewPage> pages);
   void write_uses();
-  bool warn_once(const std::string& reason);
+  void warn_once(const std::string& reason);
   bool check_write(int64_t result);
 
   const PageStoreOptions options_;
@@ -106,12 +91,12 @@ class PageStore {
       return std::memcpy(&value, hash.data(), sizeof value), value;
     }
   };
-  mutable std::mutex mutex_;                                // guards the members below
+  mutable std::mutex mutex_;                                // guards the containers below
   std::unordered_map<PageHash, PageHash, First8> parents_;  // of the pages that are there
   std::unordered_map<PageHash, int64_t, First8> uses_;      // times, not on the disk yet
   std::set<std::string> warned_;
-  int n_write_failures_ = 0;
-  bool can_write_ = true;
+  std::atomic<int> n_write_failures_ = 0;
+  std::atomic<bool> can_write_ = true;
 };
 
 }  // namespace dsv32

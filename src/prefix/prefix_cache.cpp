@@ -1,6 +1,7 @@
 #include "prefix/prefix_cache.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 namespace dsv32 {
@@ -47,12 +48,12 @@ PrefixCache::PrefixCache(std::shared_ptr<LatentCache> pool, Identity identity,
     : pool_(std::move(pool)), options_(options), tree_(*pool_, options.eviction) {
   pool_->set_reclaim([this](int64_t n_pages) { return reclaim(n_pages); });
   if (!options.directory.empty()) identity_ = std::move(identity);
-  attempt([this] { open_store(); });
+  or_miss<Error>([this] { open_store(); });
 }
 
 PrefixCache::~PrefixCache() {
   const bool was_disowned = is_disowned_;
-  attempt([this] { flush(); });
+  or_miss<Error>([this] { flush(); });
   if (is_disowned_ && !was_disowned)
     options_.warn("prefix cache: the model has changed since it was opened; nothing of this run is kept");
   end_reading();
@@ -107,33 +108,37 @@ PrefixCache::Deadline PrefixCache::deadline(int64_t n_tokens) const {
 
 int64_t PrefixCache::restore(CachedSequence& sequence, Tokens tokens, int64_t n_held, Runs decoded) {
   int64_t n = n_held;
-  attempt([&] {
+  why_none_ = "there was too little memory";
+  or_miss<Error>([&] {
     std::vector<int32_t> history = pool_->history(tokens, decoded);
     std::copy_n(sequence.history().begin(), n_held, history.begin());
     n = try_restore(sequence, history, n_held);
+    why_none_ = n > n_held ? "" : why_nothing(Tokens(history).first(history.size() - 1));
   });
   return n;
 }
 
-const char* PrefixCache::why_nothing() const {
+// As half a sentence for the user.
+const char* PrefixCache::why_nothing(Tokens wanted) const {
   if (is_unidentified()) return "the model's bytes are still being hashed";
   if (opening_ && !opening_->is_over) return "the disk did not list its prefixes in time";
   if (opening_ && !store_) return "the folder of prefixes cannot be used";
   if (tree_.n_pages() == 0 && (!store_ || store_->n_pages() == 0))
     return "nothing is stored for this model with these settings";
-  return "no prefix of it is known";
+  return stored_behind(wanted, tree_.match(wanted)).empty()
+             ? "no prefix of it is known"
+             : "the disk did not give its stored prefix in time";
 }
 
 int64_t PrefixCache::try_restore(CachedSequence& sequence, Tokens history, int64_t n_held) {
   locks_[&sequence] = lock_pages(history.first(static_cast<size_t>(n_held)));
   open_store();
-  why_none_ = why_nothing();
   store_waiting(false);
   const Tokens wanted = history.first(history.size() - 1);
   if (reading_ && n_wanted(wanted) <= 0 && !stored_behind(wanted, tree_.match(wanted)).empty())
     end_reading();  // this prompt's turn has come
   begin_reading(wanted, n_held);
-  receive(wanted);
+  while (receive(wanted)) begin_reading(wanted, n_held);
   const PrefixTree::Match match = tree_.match(wanted);
   if (match.n_tokens > 0) use(match);
   if (match.n_tokens <= n_held) return n_held;
@@ -142,7 +147,6 @@ int64_t PrefixCache::try_restore(CachedSequence& sequence, Tokens history, int64
   PrefixTree::Lock lock = lock_pages(wanted.first(static_cast<size_t>(match.n_tokens)));
   pool_->adopt(sequence, pages, history.first(static_cast<size_t>(match.n_tokens)));
   locks_[&sequence] = std::move(lock);
-  why_none_ = "";
   return match.n_tokens;
 }
 
@@ -162,7 +166,7 @@ PrefixTree::Lock PrefixCache::lock_pages(Tokens tokens) {
 void PrefixCache::forget(const CachedSequence& sequence) { locks_.erase(&sequence); }
 
 void PrefixCache::remember(const CachedSequence& sequence, Tokens history) {
-  attempt([&] {
+  or_miss<Error>([&] {
     const int64_t n_pages = whole_pages(history.size());
     if (n_pages == 0) return;
     const Tokens path = first_pages(history, n_pages);
@@ -182,7 +186,7 @@ void PrefixCache::remember(const CachedSequence& sequence, Tokens history) {
 }
 
 bool PrefixCache::tend() {
-  attempt([this] {
+  or_miss<Error>([this] {
     open_store();
     store_waiting(false);
   });
@@ -190,7 +194,7 @@ bool PrefixCache::tend() {
 }
 
 void PrefixCache::flush() {
-  attempt([this] {
+  or_miss<Error>([this] {
     open_store();
     store_waiting(true);
   });
@@ -206,7 +210,7 @@ int64_t PrefixCache::reclaim(int64_t n_pages) {
   const auto store_path = [&](const PageHash& last, Tokens path) {
     if (is_taken && !store_->has(last)) is_taken = store_leaving(last, path);
   };
-  if (n < n_pages && is_taken) attempt([&] { tree_.evict(n_pages - n, store_path); });
+  if (n < n_pages && is_taken) or_miss<Error>([&] { tree_.evict(n_pages - n, store_path); });
   n += n_at_first - tree_.n_pages();
   n += tree_.evict(n_pages - n);
   if (n == 0 && !reads_.empty()) {
@@ -223,20 +227,19 @@ int64_t PrefixCache::reclaim(int64_t n_pages) {
 
 // --- reading: reserves pages of the pool, asks the disk, inserts what has come in time into the tree -----
 
-size_t PrefixCache::ReadJob::n_there() const {
-  size_t n = n_taken;
-  while (n < pages.size() && pages[n].state == PageRead::there) ++n;
-  return n;
+int64_t PrefixCache::ReadJob::n_there() const {
+  return std::ranges::find_if(pages, [](const PageRead& read) { return read.state != PageRead::there; }) -
+         pages.begin();
 }
 
-bool PrefixCache::ReadJob::is_over() const {
-  const size_t n = n_there();
-  return n == pages.size() || pages[n].state == PageRead::failed;
+bool PrefixCache::ReadJob::has(int64_t n_pages) const {
+  const int64_t n = n_there();
+  return n >= std::min(n_pages, std::ssize(pages)) || pages[static_cast<size_t>(n)].state == PageRead::failed;
 }
 
 void PrefixCache::prefetch(Tokens tokens, Runs decoded) {
   if (tokens.empty()) return;
-  attempt([&] { begin_reading(pool_->history(tokens.first(tokens.size() - 1), decoded), 0); });
+  or_miss<Error>([&] { begin_reading(pool_->history(tokens.first(tokens.size() - 1), decoded), 0); });
 }
 
 // The pages on disk that follow the whole pages of `wanted` in memory.
@@ -257,51 +260,44 @@ void PrefixCache::begin_reading(Tokens wanted, int64_t n_held) {
   if (!store_ || reading_) return;
   take_back_reads();
   const PrefixTree::Match match = tree_.match(wanted);
-  const std::vector<PageHash> stored = stored_behind(wanted, match);
+  std::vector<PageHash> stored = stored_behind(wanted, match);
+  const auto n_keys = static_cast<size_t>(pool_->plan().n_layers * pool_->plan().layout.key_page_bytes());
+  stored.resize(std::min(stored.size(), kMostKeyBytes / std::max<size_t>(1, n_keys) + 1));
   const Tokens path = first_pages(wanted, match.n_whole() + std::ssize(stored));
   if (stored.empty() || std::ssize(path) <= n_held) return;
   const auto job = std::make_shared<ReadJob>();
   job->path.assign(path.begin(), path.end());
   job->first_page = match.n_whole();
   job->lock = lock_pages(first_pages(path, match.n_whole()));
-  for (const PageHash& hash : stored) job->pages.emplace_back(PrefixPage{{}, hash});
   reads_.push_back(job);
   try {
-    for (PageRead& read : job->pages) {
+    for (const PageHash& hash : stored) {
+      PrefixPage& page = job->pages.emplace_back(PrefixPage{{}, hash}).page;
       const std::optional<PoolPage> taken = pool_->take_page();
+      if (taken) page.pool = *taken;
       if (!taken) break;
-      read.page.pool = *taken;
     }
-    while (!job->pages.empty() && !job->pages.back().page.pool.is_there()) job->pages.pop_back();
-    why_none_ = job->pages.empty() ? "the context has no room for its stored prefix"
-                                   : "the system gave no thread to read it";
-    if (ask(job)) return void(reading_ = job);
+    if (!job->pages.back().page.pool.is_there()) job->pages.pop_back();
+    for (size_t i = 0; i < job->pages.size(); ++i)
+      if (!readers_->run([=, store = store_, pool = pool_] { load_page(*job, i, *store, *pool, n_keys); }))
+        job->pages[i].state = PageRead::failed;
   } catch (...) {
     give_up(*job);
     throw;
   }
-  give_up(*job);
+  job->pages.empty() ? give_up(*job) : void(reading_ = job);
 }
 
-// Gives pages to the threads, as many as may have keys in memory. False: none.
-bool PrefixCache::ask(const std::shared_ptr<ReadJob>& job) {
-  const auto n_keys = static_cast<size_t>(pool_->plan().n_layers * pool_->plan().layout.key_page_bytes());
-  const size_t n_ahead = std::max<size_t>(1, kMostKeyBytes / std::max<size_t>(1, n_keys));
-  for (; job->n_asked < std::min(job->pages.size(), job->n_taken + n_ahead); ++job->n_asked) {
-    const auto read_page = [job, n_keys, store = store_, pool = pool_, i = job->n_asked] {
-      PageRead& read = job->pages[i];
-      PageRead::State state = PageRead::waiting;
-      if (!read.state.compare_exchange_strong(state, PageRead::reading)) return;
-      const bool is_there = or_miss([&] {
-        read.keys.resize(n_keys);
-        const Tokens tokens = page_of(job->path, static_cast<size_t>(job->first_page) + i);
-        return store->load(read.page.hash, tokens, {rows_of(*pool, read.page.pool), read.keys.data()});
-      });
-      read.state = is_there ? PageRead::there : PageRead::failed;
-    };
-    if (!readers_->run(read_page)) break;
-  }
-  return job->n_asked > 0;
+void PrefixCache::load_page(ReadJob& job, size_t i, PageStore& store, LatentCache& pool, size_t n_keys) {
+  PageRead& read = job.pages[i];
+  PageRead::State state = PageRead::waiting;
+  if (!read.state.compare_exchange_strong(state, PageRead::reading)) return;
+  const bool is_there = or_miss([&] {
+    read.keys.resize(n_keys);
+    const Tokens tokens = page_of(job.path, static_cast<size_t>(job.first_page) + i);
+    return store.load(read.page.hash, tokens, {rows_of(pool, read.page.pool), read.keys.data()});
+  });
+  read.state = is_there ? PageRead::there : PageRead::failed;
 }
 
 // How many pages of the current read `wanted` can use.
@@ -311,69 +307,44 @@ int64_t PrefixCache::n_wanted(Tokens wanted) const {
                   std::ssize(reading_->pages));
 }
 
-// Waits for more pages, at most until `until`, and hands those that came, with their keys, to the device.
-void PrefixCache::take_pages(Deadline until) {
-  ReadJob& job = *reading_;
-  readers_->wait(until, [&] { return job.is_over() || job.n_there() > job.n_taken; });
-  std::vector<PoolPage> pages;
-  std::vector<std::vector<uint8_t>> keys;
-  for (size_t i = job.n_taken; i < job.n_there(); ++i) {
-    pages.push_back(job.pages[i].page.pool);
-    keys.push_back(std::move(job.pages[i].keys));
-  }
-  if (pages.empty()) return;
-  pool_->publish(pages, keys);
-  job.n_taken += pages.size();
-  ask(reading_);
-}
-
-// Takes keys as they come, because reading pauses while many wait. Leaves another prompt's read alone as long
-// as that prompt may want it; a prompt that needs nothing from the disk does not wait for its turn.
+// Leaves another prompt's read alone as long as that prompt may want it; a prompt that needs nothing from the
+// disk does not wait for its turn.
 PrefixCache::Readiness PrefixCache::readiness(Tokens tokens, Runs decoded) {
   Readiness readiness = Readiness::is_ready;
-  attempt([&] {
-    const std::vector<int32_t> wanted =
-        pool_->history(tokens.first(tokens.size() - std::min<size_t>(tokens.size(), 1)), decoded);
-    begin_reading(wanted, 0);
-    if (!reading_) return;
-    const int64_t n = n_wanted(wanted);
-    if (n <= 0) {
-      if (!stored_behind(wanted, tree_.match(wanted)).empty()) readiness = Readiness::waits_for_it;
-      return;
+  if (tokens.empty()) return readiness;
+  or_miss<Error>([&] {
+    const std::vector<int32_t> wanted = pool_->history(tokens.first(tokens.size() - 1), decoded);
+    for (begin_reading(wanted, 0); reading_; begin_reading(wanted, 0)) {
+      const int64_t n = n_wanted(wanted);
+      if (n <= 0 && !stored_behind(wanted, tree_.match(wanted)).empty()) readiness = Readiness::waits_for_it;
+      if (n <= 0) return;
+      if (!reading_->until) reading_->until = deadline(std::ssize(reading_->pages) * kPageTokens);
+      if (!reading_->has(n) && Clock::now() < *reading_->until) readiness = Readiness::is_read;
+      if (reading_->n_there() < n || !receive(wanted)) return;
     }
-    if (!reading_->until) reading_->until = deadline(std::ssize(reading_->pages) * kPageTokens);
-    take_pages(Clock::now());
-    if (static_cast<int64_t>(reading_->n_taken) < n && !reading_->is_over() &&
-        Clock::now() < *reading_->until)
-      readiness = Readiness::is_read;
   });
   return readiness;
 }
 
-// Takes the pages of the current read that `wanted` can use and that come before the deadline.
-void PrefixCache::receive(Tokens wanted) {
+// Takes the pages of the current read that `wanted` can use and that come before the deadline, with their
+// keys. Returns whether all of them came.
+bool PrefixCache::receive(Tokens wanted) {
   const int64_t n = reading_ ? n_wanted(wanted) : 0;
-  if (n <= 0) return;
-  const Deadline until = reading_->until.value_or(deadline(n * kPageTokens));
-  bool has_failed = false;
-  try {
-    take_pages(Clock::now());
-    for (size_t n_known = SIZE_MAX;
-         static_cast<int64_t>(reading_->n_taken) < n && reading_->n_taken != n_known;) {
-      n_known = reading_->n_taken;
-      take_pages(until);
-    }
-    has_failed = reading_->is_over();
-    std::vector<PoolPage> pages(static_cast<size_t>(reading_->first_page));  // which the tree has
-    for (size_t i = 0; i < reading_->n_taken; ++i) pages.push_back(reading_->pages[i].page.pool);
-    tree_.insert(first_pages(reading_->path, std::ssize(pages)), pages);
-  } catch (...) {
-    end_reading();
-    throw;
-  }
+  if (n <= 0) return false;
+  ReadJob& job = *reading_;
+  readers_->wait(job.until.value_or(deadline(n * kPageTokens)), [&] { return job.has(n); });
+  const int64_t n_there = job.n_there();
+  const bool is_taken = or_miss<Error>([&] {
+    std::vector<PoolPage> pages(static_cast<size_t>(job.first_page));  // which the tree has
+    std::vector<std::vector<uint8_t>> keys;
+    for (PageRead& read : job.pages | std::views::take(n_there))
+      pages.push_back(read.page.pool), keys.push_back(std::move(read.keys));
+    if (n_there > 0) pool_->publish(std::span(pages).last(keys.size()), keys);
+    tree_.insert(first_pages(job.path, std::ssize(pages)), pages);
+    return n_there >= n;
+  });
   end_reading();
-  why_none_ = has_failed ? "its stored prefix is damaged or cannot be read"
-                         : "the disk did not give its stored prefix in time";
+  return is_taken;
 }
 
 void PrefixCache::end_reading() {
@@ -436,16 +407,14 @@ void PrefixCache::store_waiting(bool waits) {
         std::vector<std::vector<uint8_t*>> rows;
         std::vector<NewPage> pages;
         for (size_t i = 0; i < job->pages.size(); ++i) {
-          rows.push_back(rows_of(*pool, job->pages[i].pool));
-          const PageHash& parent = i > 0 ? job->pages[i - 1].hash : job->parent;
-          pages.push_back(
-              {{parent, job->pages[i].hash}, page_of(job->tokens, i), {rows[i], job->keys[i].data()}});
+          rows.push_back(rows_of(*pool, job->pages[i]));
+          pages.push_back({job->names[i], page_of(job->tokens, i), {rows[i], job->keys[i].data()}});
         }
         return store->store(pages) == std::ssize(pages);
       });
       job->is_done = true;
     };
-    for (const PrefixPage& page : job->pages) pool_->retain(page.pool);
+    for (const PoolPage& page : job->pages) pool_->retain(page);
     writing_ = job;
     if (!or_miss([&] { return writer_->run(write); })) job->is_done = true;
   }
@@ -462,7 +431,7 @@ int64_t PrefixCache::take_back_write(bool waits) {
   }
   if (!writing_ || !is_done()) return 0;
   const std::shared_ptr<StoreJob> job = std::exchange(writing_, nullptr);
-  for (const PrefixPage& page : job->pages) pool_->release(page.pool);
+  for (const PoolPage& page : job->pages) pool_->release(page);
   if (!job->is_complete) to_store_.clear();  // what the disk refuses is not offered again
   return std::ssize(job->pages);
 }
@@ -479,13 +448,13 @@ std::shared_ptr<PrefixCache::StoreJob> PrefixCache::next_job() {
     while (end < n_pages && end < first + kJobPages && !is_stored(end)) ++end;
     if (first == end) continue;
     const auto job = std::make_shared<StoreJob>();
-    if (first > 0) job->parent = match.pages[first - 1].hash;
-    job->pages.assign(match.pages.begin() + first, match.pages.begin() + end);
-    const Tokens tokens = Tokens(to_store_.front()).subspan(first * kPageTokens, (end - first) * kPageTokens);
-    job->tokens.assign(tokens.begin(), tokens.end());
-    std::vector<PoolPage> in_pool;
-    for (const PrefixPage& page : job->pages) in_pool.push_back(page.pool);
-    job->keys = pool_->download_keys(in_pool);
+    for (size_t i = first; i < end; ++i) {
+      job->names.push_back({i > 0 ? match.pages[i - 1].hash : PageHash{}, match.pages[i].hash});
+      job->pages.push_back(match.pages[i].pool);
+    }
+    const auto tokens = to_store_.front().begin();
+    job->tokens.assign(tokens + first * kPageTokens, tokens + end * kPageTokens);
+    job->keys = pool_->download_keys(job->pages);
     return job;
   }
   return nullptr;

@@ -3,7 +3,8 @@
 //
 // restore() gives a prompt pages that it need not compute; remember() takes the pages that it has computed.
 // In memory a prefix ends at any token, on disk at the end of a page. A failure of the disk, or a lack of
-// memory or threads, is a miss. All functions are for the computing thread; other threads read and write.
+// memory or threads, is a miss; Errors have other causes and are thrown on. All functions are for the
+// computing thread; other threads read and write.
 //
 // Where the roles' bits differ, tree and store hold histories (CachedSequence::history) in place of tokens: a
 // prompt finds a row that decode made only if it says that decode made it.
@@ -81,26 +82,19 @@ class PrefixCache {
   // Waits until everything that is to be stored is on the disk, or has failed.
   void flush();
 
-  // Why the last restore() added nothing, as half a sentence for the user; empty: it added pages.
-  const char* why_none() const { return why_none_; }
+  const char* why_none() const { return why_none_; }  // the last restore() added nothing; empty: it did not
   const PrefixTree& tree() const { return tree_; }
-  const PageStore* store() const { return store_.get(); }          // null: no disk, or not open yet
+  const PageStore* store() const { return store_.get(); }              // null: no disk, or not open yet
   bool is_unidentified() const { return identity_ && !fingerprint_; }  // the disk waits for the identity
 
  private:
   using Clock = Offload::Clock;
   using Deadline = Offload::Deadline;
 
-  // Lack of memory leaves everything whole and is a miss. Errors have other causes and are thrown on.
-  template <typename Body>
-  void attempt(const Body& body) {
-    or_miss<Error>(body, &why_none_);
-  }
-
   bool is_opening() const { return identity_ && !(opening_ && opening_->is_over); }
   void open_store();
   Deadline deadline(int64_t n_tokens) const;
-  const char* why_nothing() const;
+  const char* why_nothing(Tokens wanted) const;
 
   int64_t try_restore(CachedSequence& sequence, Tokens history, int64_t n_held);
   PrefixTree::Lock lock_pages(Tokens tokens);
@@ -115,25 +109,24 @@ class PrefixCache {
   struct PageRead {
     enum State { waiting, reading, there, failed };
     PrefixPage page;
-    std::vector<uint8_t> keys = {};  // [n_layers, key_page_bytes], from when it is read until they are taken
+    std::vector<uint8_t> keys = {};  // [n_layers, key_page_bytes], once it is read
     std::atomic<State> state = waiting;
   };
-  // The read of a path's pages from first_page on.
+  // The read of a path's pages from first_page on, as many as may have keys in memory.
   struct ReadJob {
     std::vector<int32_t> path;  // tokens of whole pages
     int64_t first_page = 0;
     std::deque<PageRead> pages;
-    size_t n_asked = 0, n_taken = 0;  // pages, from the front: given to the threads; that the device has
-    PrefixTree::Lock lock;            // of the pages ahead
-    std::optional<Deadline> until;    // prompts wait until then; nothing: none waits yet
+    PrefixTree::Lock lock;          // of the pages ahead
+    std::optional<Deadline> until;  // prompts wait until then; nothing: none waits yet
     bool is_given_up = false;
-    size_t n_there() const;
-    bool is_over() const;  // no more will come: all are there, or the next failed
+    int64_t n_there() const;          // pages, from the front on
+    bool has(int64_t n_pages) const;  // or no more will come
   };
   // A run of consecutive pages that is being stored.
   struct StoreJob {
-    PageHash parent{};
-    std::vector<PrefixPage> pages;
+    std::vector<PageName> names;
+    std::vector<PoolPage> pages;
     std::vector<int32_t> tokens;             // [pages, kPageTokens]
     std::vector<std::vector<uint8_t>> keys;  // [pages][n_layers, key_page_bytes]
     std::atomic<bool> is_done = false, is_complete = false;
@@ -141,10 +134,9 @@ class PrefixCache {
 
   std::vector<PageHash> stored_behind(Tokens wanted, const PrefixTree::Match& match) const;
   void begin_reading(Tokens wanted, int64_t n_held);
-  bool ask(const std::shared_ptr<ReadJob>& job);
+  static void load_page(ReadJob& job, size_t i, PageStore& store, LatentCache& pool, size_t n_keys);
   int64_t n_wanted(Tokens wanted) const;
-  void take_pages(Deadline until);
-  void receive(Tokens wanted);
+  bool receive(Tokens wanted);
   void give_up(ReadJob& job);
   int64_t take_back_reads();
 

@@ -11,8 +11,7 @@
 
 namespace dsv32 {
 
-// Which page in memory is evicted first. A policy turns a page's use record into a key; the page with the
-// smallest key goes first. Times are logical: they grow with every use.
+// Which page in memory is evicted first.
 enum class EvictionPolicy {
   lru,   // least recently used first
   lfu,   // fewest hits first, then least recently used
@@ -21,14 +20,14 @@ enum class EvictionPolicy {
 };
 
 struct UseRecord {
-  uint64_t last_use = 0, created = 0;  // logical times
+  uint64_t last_use = 0, created = 0;  // logical times: they grow with every use
   uint64_t n_hits = 0;                 // uses since its creation
 };
 
 constexpr uint64_t kSlruHits = 2;  // hits that protect a page
 
-using EvictionKey = std::pair<uint64_t, uint64_t>;  // compared in this order
-
+// The page with the smallest key goes first.
+using EvictionKey = std::pair<uint64_t, uint64_t>;
 constexpr EvictionKey eviction_key(EvictionPolicy policy, const UseRecord& record) {
   switch (policy) {
     case EvictionPolicy::lru: return {record.last_use, 0};

@@ -2,12 +2,11 @@
 //
 // A node is one page; its parent is the page before it. A match counts single tokens: a prompt that leaves a
 // page in its middle still matches the page's first tokens, because no row depends on later tokens. So
-// children of a node may share up to kPageTokens - 1 tokens. They are sorted by their tokens, so the child
-// with the longest common prefix is next to the place of the prompt's own page.
+// children of a node may share up to kPageTokens - 1 tokens.
 //
-// The tree knows neither files nor a backend. It is one user of each pool page that it names (PagePins). One
-// thread at a time. A call that lacks memory throws std::bad_alloc and leaves the tree whole, perhaps with a
-// part of its work done; releasing pages and locks needs no memory.
+// The tree is one user of each pool page that it names (PagePins). One thread at a time. A call that lacks
+// memory throws std::bad_alloc and leaves the tree whole, perhaps with a part of its work done; releasing
+// pages and locks needs no memory.
 //
 // Invariants, between calls:
 //   1. no two children of a node have the same tokens;

@@ -105,7 +105,7 @@ void PowerLossFileSystem::make_durable(SyncKind kind, int fd) {
 
 int PowerLossFileSystem::make_directory(int directory, const std::string& name, mode_t mode) {
   const int result = FaultFileSystem::make_directory(directory, name, mode);
-  if (result == 0) folders_[name];
+  if (result == 0 && folder_fds_.contains(directory)) folders_[name];
   return result;
 }
 

@@ -11,7 +11,7 @@
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
-#include "prefix/cache_room.h"
+#include "prefix/cache_files.h"
 
 namespace dsv32 {
 namespace {

@@ -60,7 +60,7 @@ class CountingFiles : public FileSystem {
 
 struct Timed {
   int64_t n_tokens = 0, n_restored = 0;
-  double cold_seconds = 0, warm_seconds = 0;
+  double cold_seconds = 0, store_seconds = 0, warm_seconds = 0;
   ReadStats reading;
 };
 
@@ -143,13 +143,13 @@ void print_prefixes(const std::vector<Timed>& all, double disk, const char* back
   std::string text = disk > 0
                          ? format("%s; the disk gives %.2f GB/s past the page cache\n", backend, disk / 1e9)
                          : format("%s; the disk cannot be read past the page cache\n", backend);
-  text += format("%8s %12s %12s %8s %10s %10s %8s\n", "tokens", "computed s", "restored s", "faster",
-                 "read MB", "GB/s", "of disk");
+  text += format("%8s %12s %12s %12s %8s %10s %10s %8s\n", "tokens", "computed s", "stored GB/s",
+                 "restored s", "faster", "read MB", "GB/s", "of disk");
   for (const Timed& at : all)
-    text += format("%8lld %12.3f %12.3f %7.1fx %10.1f %10.2f %7.1f%%\n", as_ll(at.n_tokens), at.cold_seconds,
-                   at.warm_seconds, at.cold_seconds / at.warm_seconds,
-                   static_cast<double>(at.reading.n_bytes) / 1e6, rate(at.reading) / 1e9,
-                   disk > 0 ? 100 * rate(at.reading) / disk : 0);
+    text += format("%8lld %12.3f %12.2f %12.3f %7.1fx %10.1f %10.2f %7.1f%%\n", as_ll(at.n_tokens),
+                   at.cold_seconds, rate({at.reading.n_bytes, at.store_seconds}) / 1e9, at.warm_seconds,
+                   at.cold_seconds / at.warm_seconds, static_cast<double>(at.reading.n_bytes) / 1e6,
+                   rate(at.reading) / 1e9, disk > 0 ? 100 * rate(at.reading) / disk : 0);
   write_out(text);
 }
 
@@ -159,6 +159,7 @@ void print_prefixes_json(const std::vector<Timed>& all, double disk, const char*
     list.push_back({{"tokens", at.n_tokens},
                     {"restored_tokens", at.n_restored},
                     {"computed_seconds", at.cold_seconds},
+                    {"stored_seconds", at.store_seconds},
                     {"restored_seconds", at.warm_seconds},
                     {"read_bytes", at.reading.n_bytes},
                     {"read_bytes_per_second", rate(at.reading)}});
@@ -192,7 +193,9 @@ int lab_prefixes(const LabOptions& options) {
       Timed& at = all.emplace_back();
       at.n_tokens = n_tokens;
       at.cold_seconds = time_sync(sequence, prompt_of(n_tokens, *engine), at.n_restored);
+      const auto start = std::chrono::steady_clock::now();
       engine->prefix_cache()->flush();
+      at.store_seconds = seconds_since(start);
     }
   }
   const double disk_before = best_disk_rate(folder.path());
