@@ -132,7 +132,6 @@ const char* PrefixCache::why_nothing(Tokens wanted) const {
 
 int64_t PrefixCache::try_restore(CachedSequence& sequence, Tokens history, int64_t n_held) {
   locks_[&sequence] = lock_pages(history.first(static_cast<size_t>(n_held)));
-  open_store();
   store_waiting(false);
   const Tokens wanted = history.first(history.size() - 1);
   if (reading_ && n_wanted(wanted) <= 0 && !stored_behind(wanted, tree_.match(wanted)).empty())
@@ -186,18 +185,12 @@ void PrefixCache::remember(const CachedSequence& sequence, Tokens history) {
 }
 
 bool PrefixCache::tend() {
-  or_miss<Error>([this] {
-    open_store();
-    store_waiting(false);
-  });
+  or_miss<Error>([this] { store_waiting(false); });
   return writing_ || (is_opening() && (opening_ || !to_store_.empty()));
 }
 
 void PrefixCache::flush() {
-  or_miss<Error>([this] {
-    open_store();
-    store_waiting(true);
-  });
+  or_miss<Error>([this] { store_waiting(true); });
 }
 
 // Evicts pages. With write-back, pages that would be lost are stored first, while memory allows and the disk
@@ -334,7 +327,7 @@ bool PrefixCache::receive(Tokens wanted) {
   ReadJob& job = *reading_;
   readers_->wait(job.until.value_or(deadline(n * kPageTokens)), [&] { return job.has(n); });
   const int64_t n_there = job.n_there();
-  const bool is_taken = or_miss<Error>([&] {
+  const bool is_taken = or_miss([&] {  // a device that failed fails the next step too
     std::vector<PoolPage> pages(static_cast<size_t>(job.first_page));  // which the tree has
     std::vector<std::vector<uint8_t>> keys;
     for (PageRead& read : job.pages | std::views::take(n_there))
@@ -369,14 +362,13 @@ void PrefixCache::give_up(ReadJob& job) {
 int64_t PrefixCache::take_back_reads() {
   int64_t n = 0;
   std::erase_if(reads_, [&](const std::shared_ptr<ReadJob>& job) {
-    bool is_idle = job->is_given_up;
-    for (PageRead& read : job->pages) {
-      if (!job->is_given_up) break;
+    if (!job->is_given_up) return false;
+    bool is_idle = true;
+    for (PageRead& read : job->pages)
       if (read.state == PageRead::reading)
         is_idle = false;
       else if (read.page.pool.is_there())
         pool_->release(std::exchange(read.page.pool, {})), ++n;
-    }
     return is_idle;
   });
   return n;
@@ -393,7 +385,7 @@ void PrefixCache::stop_storing() {
 // job is left. Asks for the identity after the pages were computed, so the pages belong to the bytes that
 // were hashed.
 void PrefixCache::store_waiting(bool waits) {
-  while (store_) {
+  for (open_store(); store_;) {
     take_back_write(waits);
     if (write_hangs_) return stop_storing();
     if (writing_ || (options_.write == WritePolicy::write_back && !waits)) return;
