@@ -13,7 +13,7 @@ check "help begins with what people use, and ends with the model" \
 tr -s ' \n' '\n' <out >words_of_help
 help_terminal_cases() {
   local columns words
-  for columns in 60 120; do
+  for columns in 80 120; do
     for words in "--help" "run --help" "talks --help"; do
       on_terminal "stty cols $columns; '$dsv32' $words"
       check "$words: $columns columns" fits $columns

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <optional>
 
-
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/chat/answer.h"
@@ -79,9 +78,10 @@ std::span<const Conversation::ChatCommand> Conversation::commands() {
 std::string Conversation::help() {
   std::string text;
   for (const ChatCommand& command : commands()) {
-    const std::string settings = command.run == &Conversation::set ? joined(chat_settings(), ", ") : "";
     const std::string names = replaced(command.names, " ", ", ") + " " + command.argument;
-    text += fitted(format("%-21s %s%s\n", names.c_str(), command.text, settings.c_str()), 79);
+    text += format("%-21s %s\n", names.c_str(), command.text);
+    if (command.run == &Conversation::set)
+      text += format("%22s%s\n", "", joined(chat_settings(), ", ").c_str());
   }
   return text +
          R"(A line that ends in \ goes on in the next one; """ begins and ends a text of
@@ -243,8 +243,7 @@ void Conversation::undo(const std::string&) {
 void Conversation::print_stats(const std::string&) {
   const int64_t n_tokens = talk_.messages.empty() ? 0 : std::ssize(format_.encode(talk_.messages, false));
   if (!talk_.name().empty()) say("talk: " + talk_.name());
-  say("context: " + with_thousands(n_tokens) + " of " +
-      with_thousands(model_.facts().context) + " tokens");
+  say("context: " + with_thousands(n_tokens) + " of " + with_thousands(model_.facts().context) + " tokens");
   say(stats_.empty() ? "no answers yet" : stats_);
   if (buffer_tally_.n_rows > 0) say(buffer_summary(buffer_tally_));
 }

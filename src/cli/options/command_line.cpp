@@ -3,6 +3,8 @@
 // It gets the words with a hyphen one by one. So a complaint names the word, and any text can be a value.
 #include <algorithm>
 
+#include <unistd.h>
+
 #define CXXOPTS_NO_REGEX  // std::regex recurses for each character of a word
 #include <cxxopts.hpp>
 
@@ -17,7 +19,7 @@ using Args = std::vector<std::string>;
 
 cxxopts::Options parser_of(const CommandRow& command, const Flags& flags) {
   constexpr size_t kNarrowest = 60;  // below that words would be broken
-  cxxopts::Options parser(command.full_name, fitted(command.about));
+  cxxopts::Options parser(command.full_name, command.about + std::string("\n"));
   parser.custom_help(command.usage).set_width(std::max(window_columns(STDOUT_FILENO), kNarrowest));
   for (const Flag* flag : flags) {
     const auto value = flag->value ? cxxopts::value<std::string>() : cxxopts::value<bool>();

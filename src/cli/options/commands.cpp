@@ -1,7 +1,6 @@
 // See flags.h. A command of two words belongs to the group that its first word names.
 
 #include <algorithm>
-#include <sstream>
 
 #include <histedit.h>
 #include <hwy/highway.h>
@@ -128,8 +127,8 @@ const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_
 }
 
 std::string exit_codes() {
-  return "Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 some of a batch "
-         "failed, 6 no whole answer.\n";
+  return "Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 some of a\n"
+         "batch failed, 6 no whole answer.\n";
 }
 
 std::span<const Example> examples() {
@@ -149,32 +148,14 @@ std::string overview() {
   for (const CommandRow& row : commands()) text += format("  %-15s %s\n", row.name().c_str(), row.about);
   text += "  help, version   this text; dsv32 COMMAND --help lists a command's flags\n\n";
   text += "The model is -m FILE, else $DSV32_MODEL, else the only one in models/.\n";
-  return fitted(text + exit_codes());
+  return text + exit_codes();
 }
 
 std::string command_help(Command command) {
   const std::string gpus = command == Command::inspect_plan
                                ? "\n GPUs known by name, with what data sheets say:\n" + gpu_table()
                                : "";
-  return help_of(row_of(command), flags_of(command)) + gpus + "\n" + fitted(exit_codes());
-}
-
-std::string fitted(const std::string& text, size_t width) {
-  std::string out;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line); out += line + "\n") {
-    const size_t begin = std::min(line.find_first_not_of(' '), line.size());
-    const size_t gap = line.rfind("  "), margin = gap == line.npos || gap < begin ? begin : gap + 2;
-    const std::string indent(margin > width / 2 ? std::min(begin, width / 4) + 2 : margin, ' ');
-    for (size_t at = begin; line.size() > width; at = indent.size()) {
-      size_t cut = line.rfind(' ', width);
-      if (cut == line.npos || cut < at) cut = line.find(' ', at);  // a word that is wider
-      if (cut == line.npos) break;
-      out += line.substr(0, line.find_last_not_of(' ', cut) + 1) + "\n";
-      line = indent + line.substr(std::min(line.find_first_not_of(' ', cut), line.size()));
-    }
-  }
-  return out;
+  return help_of(row_of(command), flags_of(command)) + gpus + "\n" + exit_codes();
 }
 
 std::string general_text(const std::vector<std::string>& words) {
@@ -182,7 +163,7 @@ std::string general_text(const std::vector<std::string>& words) {
   const std::string& word = words[is_behind ? 1 : 0];
   if (word == "--version" || word == "-V" || (word == "version" && !is_behind)) return version_text();
   if (word != "--help" && word != "-h" && (word != "help" || is_behind)) return {};
-  return is_behind ? fitted(group_text(words[0])) : overview();
+  return is_behind ? group_text(words[0]) : overview();
 }
 
 std::string version_text() {

@@ -278,7 +278,7 @@ const Flag kAsking[] = {
      "the file's, by inspect model"},
     {"think,no-think,nothink", nullptr, "think before the answer; --no-think: answer at once", "Answer",
      kGenerating | kPrompt, [](O& o) { return field(o.generation.thinking); }},
-    {"reasoning", "WHETHER", "on: the same as --think; off: as --no-think", "Answer", kGenerating | kPrompt,
+    {"reasoning", "on|off", "on: the same as --think; off: as --no-think", "Answer", kGenerating | kPrompt,
      [](O& o) {
        return FlagField{[&o](V value) { o.generation.thinking = parse_word(value, {"off", "on"}) == 1; }};
      }},

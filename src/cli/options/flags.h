@@ -12,8 +12,6 @@
 #include <string>
 #include <vector>
 
-#include <unistd.h>
-
 #include "base/error.h"
 #include "cli/options/options.h"
 #include "cli/terminal/streams.h"
@@ -47,10 +45,6 @@ std::string overview();  // examples first, then the commands, then the exit cod
 
 // Usage, flags by group, where defaults come from, and the exit codes.
 std::string command_help(Command command);
-
-// Breaks lines longer than `width` columns between words, and indents the rest to the column behind the
-// line's last gap of two spaces. Default width: that of standard output's terminal, else 80.
-std::string fitted(const std::string& text, size_t width = window_columns(STDOUT_FILENO));
 
 // The text for `help`, `--help`, `-h`, `version`, `--version` and `-V` in place of a command or, with
 // hyphens, behind a group such as `inspect`; empty for other `words`.

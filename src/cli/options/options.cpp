@@ -23,13 +23,21 @@ namespace {
 
 constexpr size_t kMostSettingsBytes = 1 << 20;
 
-// Pairs of flags that contradict each other: the command line has one of them, and that hides the other in
-// the settings file.
+// Flags, and those that contradict them: of two only one can be given, and one of the command line hides the
+// other in the settings file.
 constexpr const char* kRivals[][2] = {
-    {"model", "synthetic"},      {"model", "type"},    {"system", "system-file"}, {"system", "raw"},
-    {"system-file", "raw"},      {"quiet", "verbose"}, {"think", "reasoning"},    {"ordered", "retry-failed"},
-    {"stop", "schema"},          {"raw", "tools"},     {"raw", "messages"},       {"system", "messages"},
-    {"system-file", "messages"},
+    {"model", "synthetic type"},
+    {"system", "system-file"},
+    {"raw", "system system-file tools talk continue"},
+    {"quiet", "verbose"},
+    {"think", "reasoning"},
+    {"ordered", "retry-failed"},
+    {"stop", "schema"},
+    {"schema", "tools"},
+    {"each", "lines talk continue"},
+    {"lines", "talk continue"},
+    {"talk", "continue"},
+    {"messages", "prompt file system system-file raw each lines talk continue"},
 };
 
 // Without a pair of quotes around its value.
@@ -78,11 +86,18 @@ std::vector<GivenFlag> read_settings(const std::string& path, Command command) {
   return settings;
 }
 
+bool are_rivals(const std::string& one, const std::string& other) {
+  return std::ranges::any_of(kRivals, [&](const auto& row) {
+    return (row[0] == one && std::ranges::count(split(row[1], ' '), other) > 0) ||
+           (row[0] == other && std::ranges::count(split(row[1], ' '), one) > 0);
+  });
+}
+
 bool is_hidden(const Flag& flag, const GivenWords& given) {
   const char* model = std::getenv("DSV32_MODEL");
-  if (given.has(flag.name()) || (flag.name() == "model" && model && *model)) return true;
-  return std::ranges::any_of(kRivals, [&](const auto& pair) {
-    return (flag.name() == pair[0] && given.has(pair[1])) || (flag.name() == pair[1] && given.has(pair[0]));
+  if (flag.name() == "model" && model && *model) return true;
+  return std::ranges::any_of(given.flags, [&](const GivenFlag& one) {
+    return one.flag == &flag || are_rivals(one.flag->name(), flag.name());
   });
 }
 
@@ -101,38 +116,24 @@ void check_document(const Options& options) {
 }
 
 // Tools, and a conversation from a file.
-void check_tools(const Options& options, bool has_system, bool is_talk) {
-  const BatchOptions& batch = options.batch;
+void check_tools(const Options& options, bool is_talk) {
   const bool has_tools = options.given.contains("tools"), is_chat = options.command == Command::chat;
   refuse_if(has_tools && options.tools.empty(), "--tools is empty");
-  refuse_if(has_tools && options.is_raw,
-            "--raw means that the prompt is rendered already, --tools cannot be added to it");
-  refuse_if(has_tools && options.given.contains("schema"),
-            "an answer that may call --tools is no document, expected one of --tools and --schema");
   refuse_if(has_tools && !is_chat && is_talk, "a talk goes on with --tools in chat alone");
   refuse_if(is_chat && options.tools == "-",
             "the messages of a chat are on standard input, --tools cannot be read from it");
   if (!options.given.contains("messages")) return;
   refuse_if(options.messages.empty(), "--messages is empty");
-  refuse_if(
-      options.prompt || !options.words.empty() || !options.files.empty() || has_system || options.is_raw ||
-          batch.is_each || batch.is_lines || is_talk,
-      "--messages is the whole conversation, expected no prompt, file, system prompt or talk beside it");
+  refuse_if(!options.words.empty(), "--messages is the whole conversation, expected no words beside it");
 }
 
 void check_together(const Options& options) {
   const BatchOptions& batch = options.batch;
   const bool is_batch = options.command == Command::batch, is_each_or_lines = batch.is_each || batch.is_lines;
-  const bool has_system = !options.system_text.empty() || !options.system_file.empty();
   const bool is_talk = options.continues || !options.talk.empty();
   const std::vector<std::string> dash{"-"};
   refuse_if(options.prompt && !options.words.empty(),
             "the prompt is given twice, with --prompt and as words; expected one of them");
-  refuse_if(!options.system_text.empty() && !options.system_file.empty(),
-            "--system and --system-file are both given, expected one of them");
-  refuse_if(options.is_raw && has_system,
-            "--raw means that the prompt is rendered already, --system cannot be added to it");
-  refuse_if(batch.is_each && batch.is_lines, "--each and --lines are both given, expected one of them");
   refuse_if(batch.is_each && options.files.empty(), "--each needs the files of -f");
   if (!is_batch && is_each_or_lines) {
     refuse_if(options.prompt == "-" || options.words == dash,
@@ -144,20 +145,14 @@ void check_together(const Options& options) {
     refuse_if(options.words.size() + !batch.input_path.empty() != 1,
               "batch needs one file of requests, as a word or with -i (- is standard input)");
     refuse_if(options.output_path.empty(), "batch needs -o FILE for the answers (- is standard output)");
-    refuse_if(batch.is_ordered && batch.retries_failed,
-              "--retry-failed appends answers, so their order cannot be that of --ordered");
   }
   refuse_if(options.generation.n_top_logprobs >= 0 && !options.json && !is_batch,
             "--logprobs needs --json, which carries them");
   refuse_if(options.is_streamed && (!options.json || is_each_or_lines),
             "--stream needs --json and one prompt");
-  refuse_if(options.continues && !options.talk.empty(),
-            "--talk and --continue are both given, expected one of them");
-  refuse_if(is_talk && (options.is_raw || is_each_or_lines),
-            "a talk goes on with one prompt that is not rendered yet, without --raw, --each and --lines");
   refuse_if(options.n_stdin() > 1, "standard input (-) is named more than once");
   check_document(options);
-  check_tools(options, has_system, is_talk);
+  check_tools(options, is_talk);
   refuse_if(options.command == Command::inspect_logits &&
                 (options.token_list.empty() || options.output_path.empty()),
             "inspect logits needs --tokens IDS and --out FILE");
@@ -166,8 +161,6 @@ void check_together(const Options& options) {
   refuse_if(options.command == Command::bench_batch && !options.bench.contexts.empty() &&
                 options.bench.contexts.front() == 0,
             "--contexts of bench batch are from 1 on");
-  refuse_if(options.bench.is_synthetic && !options.engine.model_path.empty(),
-            "--model and --synthetic or --type are both given, expected one of them");
   const size_t n_sizes = options.engine.gpu_mem.size(), n_gpus = options.engine.gpus.size();
   refuse_if(n_sizes > 1 && n_sizes != n_gpus,
             format("--gpu-mem has %zu sizes for %zu of --gpus", n_sizes, n_gpus));
@@ -175,8 +168,8 @@ void check_together(const Options& options) {
             "--accept says which guesses are right, expected --draft beside it");
 }
 
-// Flags of the command line that contradict each other.
-void check_contradictions(const GivenWords& given) {
+// Flags that contradict each other.
+void check_contradictions(const Options& options, const GivenWords& given) {
   Options none;
   for (const GivenFlag& one : given.flags) {
     const auto first = std::ranges::find(given.flags, one.flag, &GivenFlag::flag);
@@ -184,9 +177,10 @@ void check_contradictions(const GivenWords& given) {
               format("--%s is given twice, as '%s' and as '%s'", one.flag->name().c_str(),
                      visible(first->value, false, 40).c_str(), visible(one.value, false, 40).c_str()));
   }
-  for (const auto& [one, other] : kRivals)
-    refuse_if(given.has(one) && given.has(other),
-              format("--%s and --%s are both given, expected one of them", one, other));
+  for (const std::string& one : options.given)
+    for (const std::string& other : options.given)
+      refuse_if(one < other && are_rivals(one, other),
+                format("--%s and --%s are both given, expected one of them", one.c_str(), other.c_str()));
 }
 
 // Flags of the command line that would do nothing. Those of GPUs: check_gpu_flags() (engine/engine.h).
@@ -248,6 +242,7 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
   for (const GivenFlag& setting : settings_for(command, given)) setting.apply(options);
   for (const GivenFlag& flag : given.flags) flag.apply(options);
   options.words = given.words;
+  check_contradictions(options, given);
   check_together(options);
   if (!options.schema.empty()) options.generation.constraint = read_schema(options.schema, options);
   if (!options.tools.empty()) {
@@ -257,7 +252,6 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
   }
   if (!options.generation.constraint.empty()) compile_constraint(options.generation.constraint);
   options.generation.check();
-  check_contradictions(given);
   check_idle(options, given);
   if (!options.quiet) note_escapes(options.generation.stops);
   return options;
