@@ -28,8 +28,6 @@ int run_command_of(const Options& options) {
     case Command::inspect_model: return inspect_model(options);
     case Command::inspect_plan: return inspect_plan(options);
     case Command::inspect_tokens: return inspect_tokens(options);
-    case Command::inspect_prompt: return inspect_prompt(options);
-    case Command::inspect_logits: return inspect_logits(options);
     case Command::check: return check_command(options);
     case Command::cache_list:
     case Command::cache_verify:
@@ -37,8 +35,7 @@ int run_command_of(const Options& options) {
     case Command::cache_clear: return cache_command(options);
     case Command::talks_list:
     case Command::talks_delete: return talks_command(options);
-    case Command::bench: return bench_model_command(options);
-    case Command::bench_batch: return bench_batch_command(options);
+    case Command::bench: return bench_command(options);
     case Command::warm_start: return warm_start_command(options);
     case Command::warm_status: return warm_status_command(options);
     case Command::warm_stop: return warm_stop_command(options);

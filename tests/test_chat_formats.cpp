@@ -346,8 +346,9 @@ BOOST_AUTO_TEST_CASE(a_named_format_overrules_the_file) {
   const std::string shown = marks_of(golden()[4]);  // V3.1's
   const auto prompt_with = [&](std::vector<std::string> args) {
     args.insert(args.end(), {"--no-stdin", "-p", "Why?"});
-    const Options options = on_model(Command::inspect_prompt, vocabulary_of_r1(), shown, std::move(args));
-    return output_of([&] { return inspect_prompt(options); });
+    const Options options = on_model(Command::inspect_tokens, vocabulary_of_r1(), shown, std::move(args));
+    const std::string text = output_of([&] { return inspect_tokens(options); });
+    return text.substr(text.find('\n') + 1);
   };
   const std::string asked = BOS USER "Why?" ASSISTANT;
   BOOST_TEST(prompt_with({}) == asked + "<think>");
@@ -355,7 +356,7 @@ BOOST_AUTO_TEST_CASE(a_named_format_overrules_the_file) {
   BOOST_TEST(prompt_with({"--chat-format", "v3"}) == asked);
   BOOST_TEST(prompt_with({"--chat-format", "r1"}) == asked + "<think>\n");
   BOOST_TEST(prompt_with({"--chat-format", "v3.2", "--no-think"}) == asked + "</think>");
-  BOOST_CHECK_THROW(parse_options(Command::inspect_prompt, {"--chat-format", "v4", "x"}), Error);
+  BOOST_CHECK_THROW(parse_options(Command::inspect_tokens, {"--chat-format", "v4", "x"}), Error);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

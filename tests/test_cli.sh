@@ -42,6 +42,9 @@ check() {
 # run_ ARGS...: runs the program with no input; leaves out, err and $code.
 run_() { timeout 150 "$dsv32" "$@" <"${input:-/dev/null}" >out 2>err; code=$?; }
 
+# prompt_ ARGS...: leaves in out what the model would read, without the token ids.
+prompt_() { run_ inspect tokens "$@"; sed -i 1d out; }
+
 # expect NAME CODE ARGS...: the program ends with CODE.
 expect() {
   local name=$1 wanted=$2
@@ -94,7 +97,7 @@ m=(-m "$model")
 answer=("${m[@]}" --no-think --seed 7 -n 24)
 
 # --- help and version -------------------------------------------------------------------------------------
-for words in help --help -h "run --help" "run -h" "chat --help" "inspect --help" "inspect logits -h" "help run" "check -h" "batch -h" "cache list --help" \
+for words in help --help -h "run --help" "run -h" "chat --help" "inspect --help" "help run" "check -h" "batch -h" "cache list --help" \
   --version -V version "run --version" "run -V" "inspect model --version" "cache --help" "help cache" "talks -h"; do
   # shellcheck disable=SC2086
   expect "$words" 0 $words
@@ -141,13 +144,9 @@ usage_error "bench: an unknown flag" bench --contxts 1
 check "bench: an unknown flag: nearest" has err "--contexts?"
 usage_error "bench: a file and synthetic weights" bench "${m[@]}" --synthetic
 for bad in "--contexts 1,x" "--contexts ," "--contexts 2000000" "--decode 0" "--locality 2" "--type Q9" \
-  "--layers 0" "--temp 1" "--dir ."; do
+  "--layers 0" "--temp 1" "--dir ." "--sequences 0" "--sequences 1,x" "--topk-buffer 0"; do
   # shellcheck disable=SC2086
   usage_error "bench $bad" bench --synthetic $bad
-done
-for bad in "--sequences 0" "--sequences 1,x" "--contexts 0" "--topk-buffer 0" "--dir ."; do
-  # shellcheck disable=SC2086
-  usage_error "bench batch $bad" bench batch --synthetic $bad
 done
 usage_error "bench: a measurement of the lab" bench prefixes
 usage_error "bench: layers of a file" bench "${m[@]}" --layers 3
@@ -201,7 +200,7 @@ for name in --predict --n-predict --tokens --n_predict -n; do
   run_ run "${m[@]}" --no-think --seed 7 "What is a latent row?" $name 24
   check "$name is --max-tokens" same out first
 done
-expect "words after --" 0 inspect prompt "${m[@]}" --no-think -- --temp 3
+expect "words after --" 0 inspect tokens "${m[@]}" --no-think -- --temp 3
 check "words after -- are text" has out "<｜User｜>--temp 3<｜Assistant｜>"
 run_ run "${m[@]}" --seed 7 -c 64 -v hi
 check "thinking is not on standard output" test "$(cat out)" = ""
@@ -290,9 +289,8 @@ completed() { # WORDS...: what bash offers for the last of them
   bash -c 'source out; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dsv32; echo "${COMPREPLY[@]}"' _ "$@"
 }
 check "completion: commands" test "$(completed dsv32 in)" = "inspect"
-check "completion: a group's commands" test "$(completed dsv32 inspect p)" = "plan prompt"
+check "completion: a group's commands" test "$(completed dsv32 inspect p)" = "plan"
 check "completion: flags" test "$(completed dsv32 run --think)" = "--think --think-max --thinking"
-check "completion: the longer name of a command" test "$(completed dsv32 bench batch --seq)" = "--sequences"
 check "completion: no words behind a command" test -z "$(completed dsv32 run in)"
 check "completion: flags of a group's command" test "$(completed dsv32 cache verify --dry)" = "--dry-run"
 check "completion: files elsewhere" test -z "$(completed dsv32 run mod)"
@@ -302,7 +300,7 @@ zsh_cases() {
     zsh -fc 'compadd() { print -l -- ${(M)@:#$PREFIX*}; }; _files() {}; compdef() {}; words=("$@[2,-1]"); CURRENT=$#words; PREFIX=$words[-1]; source $1; _dsv32' _ ./out "$@" | xargs
   }
   check "completion for zsh: commands" test "$(completed_by_zsh dsv32 in)" = "inspect"
-  check "completion for zsh: a group's commands" test "$(completed_by_zsh dsv32 inspect p)" = "plan prompt"
+  check "completion for zsh: a group's commands" test "$(completed_by_zsh dsv32 inspect p)" = "plan"
   check "completion for zsh: flags" test "$(completed_by_zsh dsv32 run --think)" = "--think --think-max --thinking"
   check "completion for zsh: flags of a group's command" test "$(completed_by_zsh dsv32 cache verify --dry)" = "--dry-run"
   check "completion for zsh: files elsewhere" test -z "$(completed_by_zsh dsv32 run mod)"
@@ -311,7 +309,7 @@ fish_cases() {
   expect "completion for fish" 0 completion fish
   completed_by_fish() { fish -c "source out; complete -C '$1'" | cut -f1 | LC_ALL=C sort | xargs; }
   check "completion for fish: commands" test "$(completed_by_fish "dsv32 in")" = "inspect"
-  check "completion for fish: a group's commands" test "$(completed_by_fish "dsv32 inspect p")" = "plan prompt"
+  check "completion for fish: a group's commands" test "$(completed_by_fish "dsv32 inspect p")" = "plan"
   check "completion for fish: flags" test "$(completed_by_fish "dsv32 run --think")" = "--think --think-max --thinking"
   check "completion for fish: flags of a group's command" test "$(completed_by_fish "dsv32 cache verify --dry")" = "--dry-run"
 }
@@ -375,75 +373,61 @@ for variant in "--topk-buffer 64" "--chunk 3" "-t 1" "-t 3" "--topk-buffer full"
   run_ run "${m[@]}" --no-think --seed 7 -n 24 $variant "What is a latent row?"
   check "the same answer with $variant" same out first
 done
+# What the lab writes of each token, for other programs.
+logits() { timeout 20 "$lab" logits "${m[@]}" --backend cpu --tokens "$@" >out 2>err; code=$?; }
 ids=$(seq -s, 3 152)
-run_ inspect logits "${m[@]}" --tokens "$ids" --out whole.bin
-check "inspect logits says nothing" test "$code$(cat out err)" = 0
+seq 3 152 >ids.txt
+logits "$ids" --out whole.bin
+check "logits: nothing is said" test "$code$(cat out err)" = 0
 n_vocab=$(timeout 20 "$dsv32" inspect model "${m[@]}" --json | grep -ao '"deepseek32.vocab_size","type":"u32","value":"[0-9]*' |
   grep -o '[0-9]*$')
-check "the logits' file has n_tokens * vocab_size floats" \
-  test "$(stat -c %s whole.bin)" = $((150 * n_vocab * 4))
-for variant in "--chunk 7" "--chunk 1" "--chunk 20 --topk-buffer 64" "-t 1"; do
-  # shellcheck disable=SC2086
-  run_ inspect logits "${m[@]}" --tokens "$ids" --out part.bin $variant
-  check "the same logits with $variant" same whole.bin part.bin
-done
-seq 3 152 >ids.txt
-run_ inspect logits "${m[@]}" --tokens @ids.txt --out part.bin
-check "ids from a file" same whole.bin part.bin
-timeout 20 "$dsv32" inspect logits "${m[@]}" --tokens "$ids" --out - 2>err | cmp -s - whole.bin
-check "logits to a pipe" test "${PIPESTATUS[*]}" = "0 0"
-mkfifo pipe
-timeout 20 cat pipe >part.bin &
-run_ inspect logits "${m[@]}" --tokens "$ids" --out pipe
-wait $!
-check "a named pipe is written to, not replaced" \
-  test -p pipe -a "$(cmp whole.bin part.bin && echo same)" = same
-expect "logits to a full disk" 1 inspect logits "${m[@]}" --tokens "$ids" --out /dev/full
-expect "logits to nowhere" 1 inspect logits "${m[@]}" --tokens 3 --out absent/x.bin
+check "logits: n_tokens * vocab_size floats" test "$(stat -c %s whole.bin)" = $((150 * n_vocab * 4))
+logits @ids.txt --out part.bin --chunk 20 --topk-buffer 64
+check "logits: ids from a file, other steps, the same" same whole.bin part.bin
 for bad in 1000000 -1 x 1.5 , ""; do
-  usage_error "token id '$bad'" inspect logits "${m[@]}" --tokens "$bad" --out bad.bin
+  logits "$bad" --out bad.bin
+  check "logits: token id '$bad'" test $code = 2 -a ! -e bad.bin
 done
-check "no file after an error" test "$(ls | grep -c '^bad.bin')" = 0
 
 # --- standard input ---------------------------------------------------------------------------------------
 printf 'from a file' >file.txt
 printf 'from stdin' >input.txt
-input=input.txt run_ inspect prompt "${m[@]}" --no-think -f file.txt "the question"
+input=input.txt prompt_ "${m[@]}" --no-think -f file.txt "the question"
 printf '<｜begin▁of▁sentence｜><｜User｜>from stdin\nfrom a file\nthe question<｜Assistant｜></think>' >wanted
 check "standard input, then files, then the prompt" same out wanted
-input=input.txt run_ inspect prompt "${m[@]}" --no-think -f file.txt -f - the question
+input=input.txt prompt_ "${m[@]}" --no-think -f file.txt -f - the question
 printf '<｜begin▁of▁sentence｜><｜User｜>from a file\nfrom stdin\nthe question<｜Assistant｜></think>' >wanted
 check "-f - reads standard input in its place" same out wanted
-input=input.txt run_ inspect prompt "${m[@]}" --no-think --no-stdin "the question"
+input=input.txt prompt_ "${m[@]}" --no-think --no-stdin "the question"
 printf '<｜begin▁of▁sentence｜><｜User｜>the question<｜Assistant｜></think>' >wanted
 check "--no-stdin leaves standard input alone" same out wanted
 printf 'one\ntwo\n' | while read -r line; do
-  timeout 20 "$dsv32" inspect prompt "${m[@]}" --no-think --no-stdin "$line" && echo
+  timeout 20 "$dsv32" inspect tokens "${m[@]}" --no-think --no-stdin "$line" | tail -n +2 && echo
 done >out
 printf '<｜begin▁of▁sentence｜><｜User｜>one<｜Assistant｜></think>\n<｜begin▁of▁sentence｜><｜User｜>two<｜Assistant｜></think>\n' >wanted
 check "--no-stdin in a loop over lines" same out wanted
-input=input.txt run_ inspect prompt "${m[@]}" --no-think --no-stdin -f - the question
+input=input.txt prompt_ "${m[@]}" --no-think --no-stdin -f - the question
 printf '<｜begin▁of▁sentence｜><｜User｜>from stdin\nthe question<｜Assistant｜></think>' >wanted
 check "--no-stdin: - names it all the same" same out wanted
-input=input.txt run_ inspect prompt "${m[@]}" --no-think -p -
+input=input.txt prompt_ "${m[@]}" --no-think -p -
 printf '<｜begin▁of▁sentence｜><｜User｜>from stdin<｜Assistant｜></think>' >wanted
 check "-p - is standard input" same out wanted
-run_ inspect prompt "${m[@]}" --system S hi
+prompt_ "${m[@]}" --system S hi
 printf '<｜begin▁of▁sentence｜>S<｜User｜>hi<｜Assistant｜><think>' >wanted
 check "a system prompt, and thinking by default" same out wanted
-run_ inspect prompt "${m[@]}" -sys S hi
+prompt_ "${m[@]}" -sys S hi
 check "-sys is --system" same out wanted
 printf S >system.txt
-run_ inspect prompt "${m[@]}" -sysf system.txt hi
+prompt_ "${m[@]}" -sysf system.txt hi
 check "-sysf is --system-file" same out wanted
-run_ inspect prompt "${m[@]}" '<｜begin▁of▁sentence｜><｜User｜>hi<｜Assistant｜><think>' --json
+run_ inspect tokens "${m[@]}" '<｜begin▁of▁sentence｜><｜User｜>hi<｜Assistant｜><think>' --json
 printf '%s' "$(cat out)" >raw.json
-run_ inspect prompt "${m[@]}" hi --json
+run_ inspect tokens "${m[@]}" hi --json
 check "a prompt that begins with BOS is taken as rendered" test "$(cat out)" = "$(cat raw.json)"
-run_ inspect prompt "${m[@]}" '<｜User｜>hi<｜Assistant｜><think>' --raw --json
+run_ inspect tokens "${m[@]}" '<｜User｜>hi<｜Assistant｜><think>' --raw --json
 check "--raw: the same without BOS" test "$(cat out)" = "$(cat raw.json)"
-run_ inspect prompt "${m[@]}" 'x<｜User｜>hi<｜Assistant｜><think>' --json
-user_id=$(timeout 20 "$dsv32" inspect tokens "${m[@]}" --special '<｜User｜>')
+run_ inspect tokens "${m[@]}" 'x<｜User｜>hi<｜Assistant｜><think>' --json
+user_id=$(timeout 20 "$dsv32" inspect tokens "${m[@]}" --raw '<｜User｜>' | sed -n '1s/.* //p')
 check "marks that were typed are text" test "$(grep -o "\b$user_id\b" out | wc -l)" = 1
 "$dsv32" run "${answer[@]}" "What is a latent row?" <&- >out 2>err
 check "closed standard input" same out first
@@ -496,21 +480,22 @@ first_seed=$(grep -o '"seed":[0-9]*' out)
 run_ run "${m[@]}" --no-think --json -n 2 hi
 check "a seed that nobody gave is random" test "$(grep -o '"seed":[0-9]*' out)" != "$first_seed"
 printf 'hello there\n' >text.txt
-input=text.txt run_ inspect tokens "${m[@]}"
-check "tokens: one line of ids" grep -aqxE '[0-9]+( [0-9]+)*' out
+input=text.txt run_ inspect tokens "${m[@]}" --no-think
+check "tokens: the first line has the ids" grep -aqxE '[0-9]+( [0-9]+)+' <(head -n 1 out)
 cp out tokens
-run_ inspect tokens "${m[@]}" $'hello there\n'
+run_ inspect tokens "${m[@]}" --no-think $'hello there\n'
 check "tokens: text as a word is the same as on standard input" same out tokens
-run_ inspect tokens "${m[@]}" "hello there"
-check "tokens: the final newline counts" test $(($(wc -w <tokens) - $(wc -w <out))) = 1
+printf '<｜begin▁of▁sentence｜><｜User｜>hello there\n<｜Assistant｜></think>' >wanted
+check "tokens: behind it the prompt" same <(tail -n +2 out) wanted
+run_ inspect tokens "${m[@]}" --no-think "hello there"
+check "tokens: the final newline counts" test $(($(head -n 1 tokens | wc -w) - $(head -n 1 out | wc -w))) = 1
 run_ inspect tokens "${m[@]}" --json "hello <think>"
-check "tokens: json" grep -aqxE '\{"tokens":\[[0-9,]+\],"pieces":\[.+\]\}' out
-run_ inspect tokens "${m[@]}" --special "<think>"
-check "tokens: a special token by name" test "$(wc -w <out)" = 1
-run_ inspect tokens "${m[@]}" "<think>"
-check "tokens: otherwise it is text" test "$(wc -w <out)" -gt 1
-input=/dev/null expect "tokens of nothing" 0 inspect tokens "${m[@]}"
-check "tokens of nothing: an empty line" lines out 1
+check "tokens: json" grep -aqxE '\{"prompt":".+","tokens":\[[0-9,]+\],"pieces":\[.+\]\}' out
+run_ inspect tokens "${m[@]}" --raw "<think>"
+check "tokens: a special token by name" test "$(head -n 1 out | wc -w)" = 2
+run_ inspect tokens "${m[@]}" --no-think "<think>"
+check "tokens: otherwise it is text" test "$(head -n 1 out | wc -w)" -gt 5
+input=/dev/null usage_error "tokens of nothing" inspect tokens "${m[@]}"
 expect "plan" 0 inspect plan "${m[@]}" -c 1000 --topk-buffer 128 --json
 check "plan: json" has out '"context":1000,'
 check "plan: the buffer" has out '"topk_buffer_rows":128'
@@ -617,7 +602,7 @@ cp "$model" damaged.gguf
 embd=$(timeout 20 "$dsv32" inspect model "${m[@]}" --json | grep -ao '"name":"token_embd.weight"[^}]*')
 at=$(grep -o '"offset":[0-9]*' <<<"$embd" | tr -dc 0-9)
 n_row=$(($(grep -o '"bytes":[0-9]*' <<<"$embd" | tr -dc 0-9) / $(grep -o '[0-9]*\]' <<<"$embd" | tr -dc 0-9)))
-row=$(timeout 20 "$dsv32" inspect tokens "${m[@]}" Z)
+row=$(timeout 20 "$dsv32" inspect tokens "${m[@]}" --raw Z | sed -n '1s/.* //p')
 head -c $n_row /dev/zero | tr '\0' '\377' | dd of=damaged.gguf bs=1 seek=$((at + row * n_row)) conv=notrunc status=none
 printf '{"prompt":"one","max_tokens":4}\n{"prompt":"Z","max_tokens":4}\n{"prompt":"two","max_tokens":4}\n' >three.jsonl
 expect "batch: one request fails" 5 batch -m damaged.gguf -c 256 --no-cache three.jsonl -o three.out
@@ -731,6 +716,7 @@ printf 'GGUF' >short.gguf
 head -c 1000 /dev/urandom >noise.gguf
 head -c 5000 "$model" >cut.gguf
 ln -s loop.gguf loop.gguf
+mkfifo pipe
 for bad in absent.gguf empty.gguf short.gguf noise.gguf cut.gguf loop.gguf pipe /dev/zero /dev/stdin; do
   for command in "run hi" "inspect model" "inspect plan" "inspect tokens hi"; do
     # shellcheck disable=SC2086
@@ -740,7 +726,7 @@ for bad in absent.gguf empty.gguf short.gguf noise.gguf cut.gguf loop.gguf pipe 
   done
 done
 sed 's/\(\x03.......\)h e/\1'"$esc"' e/' "$model" >unsound.gguf
-for command in "run -n 0 hi" "inspect tokens the" "inspect prompt the"; do
+for command in "run -n 0 hi" "inspect tokens the"; do
   # shellcheck disable=SC2086
   expect "$command with a merge that joins no token" 0 $command -m unsound.gguf
   check "$command: one warning names it" test "$(grep -ac '^warning: 1 of .*merges .*, "\\e e"$' err)" = 1
@@ -797,7 +783,7 @@ terminal_cases() {
   check "a terminal is told the speed and the seed" has out "seed: 7"
   on_terminal "'$dsv32' run -m '$model'"
   check "a terminal without a prompt: exit code 2, no waiting" test $code = 2
-  on_terminal "until grep -qs 'reading standard input' out; do sleep 0.1; done | '$dsv32' inspect prompt -m '$model' hi"
+  on_terminal "until grep -qs 'reading standard input' out; do sleep 0.1; done | '$dsv32' inspect tokens -m '$model' hi"
   check "who waits for input at a terminal is told" has out "reading standard input"
   on_terminal "NO_COLOR=1 '$dsv32' run -m '$model' --seed 7 -n 2 --think-max 2 hi </dev/null"
   check "NO_COLOR" lacks out "${esc}[2m"
@@ -1229,36 +1215,34 @@ fi
 # --- speed against the machine ----------------------------------------------------------------------------
 bench=("${m[@]}" --backend cpu --contexts 0,64)
 expect "bench" 0 bench "${bench[@]}" --chunk 16 --decode 2
-check "bench: a line for each context" grep -aqE '^ +64 +[0-9.]+ +[0-9.]+ ' out
+check "bench: a line for each context" grep -aqE '^ +64 +1 +full +[0-9.]+ +[0-9.]+ ' out
 expect "bench as json" 0 bench "${bench[@]}" --chunk 16 --decode 2 --json
 for part in '"backend":"cpu"' '"memory_gbps":' '"context":64,' '"decode_tokens_per_second":'; do
   check "bench: json has $part" has out "$part"
 done
-resident=(bench batch "${m[@]}" --backend cpu --contexts 128,400 --chunk 64)
-sequences=("${resident[@]}" --topk-buffer 192)
-expect "bench batch: capacity" 0 "${sequences[@]}" --capacity --json
-check "bench batch: a length that the buffer holds is resident" test "$(grep -o '"context":128' out | wc -l)" = 1
-check "bench batch: another has two residencies" test "$(grep -o '"context":400' out | wc -l)" = 2
+together=(bench "${m[@]}" --backend cpu --contexts 128,400 --chunk 64)
 n_before=1000000
 for memory in 64M 48M; do
-  expect "bench batch: capacity in $memory" 0 "${sequences[@]}" --capacity --host-mem "$memory"
-  check "bench batch: fewer fit $memory" awk -v before="$n_before" '$1 == 400 && $2 == "full" { n = $3 }
-    $1 == 128 && $2 == "full" { shorter = $3 } END { exit !(0 < n && n < before && n <= shorter) }' out
-  n_before=$(awk '$1 == 400 && $2 == "full" { print $3 }' out)
+  expect "bench: capacity in $memory" 0 "${together[@]}" --capacity --host-mem "$memory"
+  check "bench: fewer fit $memory" awk -v before="$n_before" '$1 == 400 { n = $2 } $1 == 128 { shorter = $2 }
+    END { exit !(0 < n && n < before && n <= shorter) }' out
+  n_before=$(awk '$1 == 400 { print $2 }' out)
 done
-expect "bench batch" 0 "${sequences[@]}" --sequences 1,3,1000000 --decode 2 --locality 1
-check "bench batch: a line for each batch" test "$(grep -acE '^ +(128 +full|400 +(full|192 rows)) +[13] .* [0-9.]+$' out)" = 6
-check "bench batch: progress on standard error" has err "400 tokens, 192 rows: 3 at a time"
-expect "bench batch as json" 0 "${sequences[@]}" --sequences 2 --decode 2 --locality 1 --json
-for part in '"sequences":2,' '"tokens_per_second":' '"step_ms":' '"hit_rate":1.0' '"hit_rate":null' \
-  '"fetched_bytes_per_step":0.0'; do
-  check "bench batch: json has $part" has out "$part"
+expect "bench: capacity as json" 0 "${together[@]}" --capacity --json
+check "bench: capacity as json: each context" grep -aqE '^\{"capacity":\[\{"context":128,"sequences":[0-9]+\},\{"context":400,' out
+expect "bench: sequences together" 0 "${together[@]}" --topk-buffer 192 --sequences 1,3,1000000 --decode 2 --locality 1
+check "bench: sequences together: a line for each batch" test "$(grep -acE '^ +(128|400) +[13] +(192|full) +- .* [0-9.]+$' out)" = 4
+check "bench: sequences together: a length that the buffer holds is resident" test "$(grep -c '^ *128 .* full ' out)" = 2
+check "bench: sequences together: progress on standard error" has err "400 tokens: 3 at a time"
+check "bench: sequences together: those that do not fit" has err "400 tokens: at most "
+expect "bench: sequences together, as json" 0 "${together[@]}" --topk-buffer 192 --sequences 2 --decode 2 --locality 1 --json
+for part in '"sequences":2,' '"decode_tokens_per_second":' '"step_ms":' '"hit_rate":1.0' '"hit_rate":null' \
+  '"fetched_bytes_per_step":0.0' '"buffer_rows":192' '"buffer_rows":null' '"prefill_tokens_per_second":null'; do
+  check "bench: sequences together, as json: $part" has out "$part"
 done
-expect "bench batch: full residency alone" 0 "${resident[@]}" --capacity --json --topk-buffer full
-check "bench batch: full residency alone: no buffers" lacks out '"buffer_rows":1'
-expect "bench batch: no room" 4 "${sequences[@]}" --host-mem 1M
-check "bench batch: no room: said so" has err "none of these batches fits"
-usage_error "bench batch: too short for the timed steps" bench batch "${m[@]}" --backend cpu --contexts 16
+expect "bench: no room for so many" 4 "${together[@]}" --sequences 2 --host-mem 1M
+check "bench: no room for so many: said so" has err "none of these batches fits"
+usage_error "bench: a prompt of made up contexts" "${together[@]}" --sequences 2 --prompt 7
 
 # --- a full disk ------------------------------------------------------------------------------------------
 expect "a prefix for the tables" 0 "${cached[@]}"
@@ -1267,7 +1251,7 @@ for command in help --version "run --help" "bench --help" "cache list" "cache ve
   # shellcheck disable=SC2086
   full_disk $command
 done
-for command in "inspect model" "inspect plan" "inspect tokens hi" "inspect prompt hi" "check --backend cpu hi" \
+for command in "inspect model" "inspect plan" "inspect tokens hi" "check --backend cpu hi" \
   "run --no-think -n 4 hi"; do
   # shellcheck disable=SC2086
   full_disk $command "${m[@]}"
@@ -1275,7 +1259,7 @@ for command in "inspect model" "inspect plan" "inspect tokens hi" "inspect promp
   full_disk $command "${m[@]}" --json
 done
 full_disk bench "${bench[@]}" --chunk 16 --decode 1
-full_disk "${sequences[@]}" --capacity
+full_disk "${together[@]}" --capacity
 if [[ -x $lab ]]; then
   dsv32=$lab full_disk matvec --rows 16 --cols 256 --runs 1 --type Q8_0
   dsv32=$lab full_disk "${buffer[@]}" --passages 1 passages.jsonl

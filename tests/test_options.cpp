@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(how_many_guesses) {
   for (const Command command : {Command::run, Command::chat, Command::warm_start, Command::inspect_plan})
     BOOST_TEST(!parse_options(command, {}).engine.n_guesses, row_of(command).name());
   BOOST_TEST(!parse_options(Command::batch, {"in", "-o", "out"}).engine.n_guesses);
-  for (const Command command : {Command::bench, Command::bench_batch, Command::check})
+  for (const Command command : {Command::bench, Command::check})
     BOOST_TEST((parse_options(command, {}).engine.n_guesses == 0), row_of(command).name());
   for (const char* text : {"4", "-1", "on", ""})
     BOOST_TEST(contains(complaint(Command::run, {"--draft", text}), "--draft takes a number, off or auto"));
@@ -143,7 +143,7 @@ BOOST_AUTO_TEST_CASE(which_guesses_a_bench_takes_as_right) {
   BOOST_TEST(accepted("1,0.5") == (Shares{1, 0.5, 0.5}), boost::test_tools::per_element());
   BOOST_TEST(accepted("0.5,1,0") == (Shares{0.5, 1, 0}), boost::test_tools::per_element());
   for (const char* text : {"1.1", "-0.5", "", "0.5,", "1,1,1,1", "half"})
-    BOOST_TEST(!complaint(Command::bench_batch, {"--draft", "2", "--accept", text}).empty(), text);
+    BOOST_TEST(!complaint(Command::bench, {"--draft", "2", "--accept", text}).empty(), text);
   BOOST_TEST(contains(complaint(Command::bench, {"--accept", "1"}), "--draft"));
   BOOST_TEST(contains(complaint(Command::bench, {"--accept", "1", "--draft", "off"}), "--draft"));
 }
@@ -170,7 +170,6 @@ BOOST_AUTO_TEST_CASE(flags_that_contradict_each_other) {
                              Words{"-f", "-", "-p", "-"}, Words{"-f", "-", "-f", "-", "a"}})
     BOOST_TEST(!complaint(Command::run, words).empty(), "no complaint about " << words[0]);
   BOOST_TEST(contains(complaint(Command::chat, {"hello"}), "hello"));
-  BOOST_TEST(!complaint(Command::inspect_logits, {"--tokens", "1"}).empty());
 }
 
 BOOST_AUTO_TEST_CASE(what_is_given_twice_agrees) {
@@ -200,13 +199,13 @@ BOOST_AUTO_TEST_CASE(a_flag_that_does_nothing_is_an_error) {
            {Command::inspect_plan, {"--type", "Q2_K", "--draft-model", "x"}, "--draft-model"},
            {Command::inspect_plan, {"--on", "0+9G", "--backend", "cpu"}, "--backend"},
            {Command::inspect_plan, {"--on", "2xH100+9G", "--gpus", "0"}, "--gpus"},
-           {Command::inspect_plan, {"--json", "-v"}, "--verbose"},
            {Command::bench, {"--layers", "7"}, "--layers"},
-           {Command::bench_batch, {"--capacity", "--sequences", "1"}, "--sequences"},
-           {Command::bench_batch, {"--capacity", "--decode", "1"}, "--decode"},
-           {Command::bench_batch, {"--capacity", "--locality", "1"}, "--locality"},
-           {Command::bench_batch, {"--capacity", "--expert-locality", "1"}, "--expert-locality"},
-           {Command::bench_batch, {"--capacity", "--draft", "1", "--accept", "1"}, "--accept"},
+           {Command::bench, {"--capacity", "--sequences", "1"}, "--sequences"},
+           {Command::bench, {"--capacity", "--decode", "1"}, "--decode"},
+           {Command::bench, {"--sequences", "2", "--n-prompt", "1"}, "--n-prompt"},
+           {Command::bench, {"--capacity", "--locality", "1"}, "--locality"},
+           {Command::bench, {"--capacity", "--expert-locality", "1"}, "--expert-locality"},
+           {Command::bench, {"--capacity", "--draft", "1", "--accept", "1"}, "--accept"},
            {Command::batch, {"in", "-o", "-", "--retry-failed"}, "--retry-failed"},
            {Command::run, {"--parallel", "2"}, "--parallel"},
            {Command::run, {"--json", "--thinking", "show"}, "--thinking"},
@@ -216,11 +215,10 @@ BOOST_AUTO_TEST_CASE(a_flag_that_does_nothing_is_an_error) {
            {Command::run, {"--lines", "--no-stdin"}, "--no-stdin"},
            {Command::run, {"--raw", "--chat-format", "r1"}, "--chat-format"},
            {Command::run, {"--raw", "--think"}, "--think"},
-           {Command::inspect_prompt, {"--raw", "--no-think"}, "--think"},
+           {Command::inspect_tokens, {"--raw", "--no-think"}, "--think"},
            {Command::run, {"--raw", "--reasoning", "off"}, "--reasoning"}})
     BOOST_TEST(contains(complaint(command, words), flag + " does nothing"), joined(words));
-  for (const Command command : {Command::check, Command::inspect_logits})
-    BOOST_TEST(contains(complaint(command, {"--draft-model", "x"}), "unknown flag --draft-model"));
+  BOOST_TEST(contains(complaint(Command::check, {"--draft-model", "x"}), "unknown flag --draft-model"));
   for (const auto& [command, words] : std::vector<std::pair<Command, Words>>{
            {Command::batch,
             {"in", "-o", "out", "--raw", "--no-think", "--chat-format", "r1", "--think-max", "1"}},
@@ -359,8 +357,7 @@ BOOST_AUTO_TEST_CASE(commands_by_their_words) {
   size_t n_taken = 0;
   BOOST_TEST((find_command({"run", "hi"}, n_taken).command == Command::run && n_taken == 1));
   BOOST_TEST(
-      (find_command({"inspect", "logits", "x"}, n_taken).command == Command::inspect_logits && n_taken == 2));
-  BOOST_TEST((find_command({"bench", "batch"}, n_taken).command == Command::bench_batch && n_taken == 2));
+      (find_command({"inspect", "tokens", "x"}, n_taken).command == Command::inspect_tokens && n_taken == 2));
   BOOST_TEST((find_command({"bench", "x"}, n_taken).command == Command::bench && n_taken == 1));
   for (const Words& words :
        {Words{"rn"}, Words{"inspect"}, Words{"inspect", "x"}, Words{"-m", "x"}, Words{""}})
@@ -375,25 +372,29 @@ BOOST_AUTO_TEST_CASE(commands_by_their_words) {
 BOOST_AUTO_TEST_CASE(what_bench_measures) {
   const Options none = parse_options(Command::bench, {});
   BOOST_TEST((none.bench.contexts.empty() && !none.bench.is_synthetic && none.bench.locality == Locality{}));
-  const Options some = parse_options(
-      Command::bench, {"--synthetic", "--layers", "4", "--contexts", "64,0,8", "--type", "q6_k-pure",
-                       "--decode", "3", "--locality", "0.5", "--topk-buffer", "full"});
+  const Options some =
+      parse_options(Command::bench, {"--synthetic", "--layers", "4", "--contexts", "64,0,8", "--type",
+                                     "q6_k-pure", "--decode", "3", "--locality", "0.5", "--expert-locality",
+                                     "0.25", "--topk-buffer", "full", "--sequences", "32,1,8", "--json"});
   BOOST_TEST((some.bench.is_synthetic && some.bench.n_layers == 4));
   BOOST_TEST(some.bench.contexts == (std::vector<int64_t>{0, 8, 64}), boost::test_tools::per_element());
   BOOST_TEST((some.bench.types.matrices == TensorType::q6_k));
-  BOOST_TEST((some.bench.n_decode == 3 && some.bench.locality.selection == 0.5));
+  BOOST_TEST((some.bench.n_decode == 3 && some.bench.locality == Locality{0.5, 0.25} && some.json));
+  BOOST_TEST(some.bench.sequences == (std::vector<int64_t>{1, 8, 32}), boost::test_tools::per_element());
+  BOOST_TEST(parse_options(Command::bench, {"--capacity", "--contexts", "512"}).bench.is_capacity);
   BOOST_TEST(some.engine.topk_buffer.value() == kEveryRow);
   for (const Words& words :
        {Words{"--contexts", "1,,2"}, Words{"--contexts", "-1"}, Words{"--contexts", "1048577"},
         Words{"--type", "Q4"}, Words{"--locality", "1.1"}, Words{"--decode", "0"},
-        Words{"--synthetic", "-m", "x"}})
+        Words{"--synthetic", "-m", "x"}, Words{"--sequences", "0"}, Words{"--sequences", ""},
+        Words{"--ctx", "64"}, Words{"--dir", "."}})
     BOOST_TEST(!complaint(Command::bench, words).empty(), "no complaint about " << words[0]);
 }
 
 // A mix by llama-quantize's name; one format by a plain format's, or behind -pure. Both commands read it
 // alike.
 BOOST_AUTO_TEST_CASE(a_type_means_the_same_to_a_bench_and_a_plan) {
-  for (const Command command : {Command::bench, Command::bench_batch, Command::inspect_plan}) {
+  for (const Command command : {Command::bench, Command::inspect_plan}) {
     const auto types = [&](const char* name) {
       const BenchOptions bench = parse_options(command, {"--type", name}).bench;
       BOOST_TEST(bench.is_synthetic);
@@ -418,19 +419,22 @@ BOOST_AUTO_TEST_CASE(a_size_has_a_unit) {
   BOOST_TEST(run_options({"--cache-size", "0"}).cache.max_bytes.value() == 0u);
 }
 
-BOOST_AUTO_TEST_CASE(what_bench_batch_measures) {
-  const Options none = parse_options(Command::bench_batch, {});
-  BOOST_TEST((none.bench.sequences.empty() && !none.bench.is_capacity && !none.engine.topk_buffer));
-  const Options some = parse_options(
-      Command::bench_batch, {"--synthetic", "--sequences", "32,1,8", "--contexts=512", "--locality", "1.0",
-                             "--expert-locality", "0.25", "--decode", "5", "--json"});
-  BOOST_TEST(some.bench.sequences == (std::vector<int64_t>{1, 8, 32}), boost::test_tools::per_element());
-  BOOST_TEST(parse_options(Command::bench_batch, {"--capacity", "--contexts", "512"}).bench.is_capacity);
-  BOOST_TEST((some.bench.locality == Locality{1.0, 0.25} && some.bench.n_decode == 5 && some.json));
-  for (const Words& words : {Words{"--sequences", "0"}, Words{"--sequences", ""}, Words{"--contexts", "0"},
-                             Words{"--ctx", "64"}, Words{"--dir", "."}})
-    BOOST_TEST(!complaint(Command::bench_batch, words).empty(), "no complaint about " << words[0]);
-  BOOST_TEST(!complaint(Command::bench, {"--capacity"}).empty());
+// Also of those that no double holds.
+BOOST_AUTO_TEST_CASE(a_size_is_exact_or_refused) {
+  const auto size = [](const char* text) {
+    return run_options({"--host-mem", text}).engine.host_mem.value();
+  };
+  BOOST_TEST(size("9007199254740993") == 9007199254740993u);
+  BOOST_TEST(size("9223372036854775807") == 9223372036854775807u);
+  BOOST_TEST(size("1.5G") == 3u << 29);
+  BOOST_TEST(size("0.1M") == 104857u);
+  BOOST_TEST(size("8388607T") == uint64_t{8388607} << 40);
+  BOOST_TEST(run_options({"--gpu-mem", "9007199254740993"}).engine.gpu_mem.front() == 9007199254740993u);
+  for (const char* text :
+       {"9223372036854775808", "8388608T", "99999999999999999999G", "1e400", "1e9", "1e3G", "0x40G", "inf",
+        "nan", "-1G", "+1G", " 1G", "1 G", "1..5G", "1.0000001G", "1048576.5", "G", "", "1GiBs"})
+    for (const char* flag : {"--host-mem", "--gpu-mem", "--cache-size"})
+      BOOST_TEST(contains(complaint(Command::run, {flag, text}), "takes a size"), flag << " " << text);
 }
 
 BOOST_AUTO_TEST_CASE(nearest_name) {
@@ -439,13 +443,6 @@ BOOST_AUTO_TEST_CASE(nearest_name) {
   BOOST_TEST(nearest("temp", names) == "temp");
   BOOST_TEST(nearest("seed", names) == "");
   BOOST_TEST(nearest(std::string(1 << 16, 'x'), names) == "");
-}
-
-BOOST_AUTO_TEST_CASE(token_lists) {
-  BOOST_TEST(parse_token_list("1, 2\n3\t0", 4) == (std::vector<int32_t>{1, 2, 3, 0}),
-             boost::test_tools::per_element());
-  for (const char* text : {"", " , ", "4", "-1", "1;2", "1.0", "99999999999", "0x1", "one"})
-    BOOST_CHECK_THROW(parse_token_list(text, 4), Error);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,10 +1,10 @@
 """The rows that the block for drafts learns from: text, and the model's hidden values at every token of it.
 
-    python3 models/train/draft_rows.py --model models/demo.gguf --out RUN/rows --rows 0:600 [--program build/dsv32]
+    python3 models/train/draft_rows.py --model models/demo.gguf --out RUN/rows --rows 0:600 [--program build/lab]
 
 A row is made as those of the training are (batches.py), mostly with reasoning, and by its number: several processes may
 make rows side by side. What the model thinks of it comes from the engine itself, so the block learns from just the
-values that it will be given: `inspect logits` writes head . h for every token, and h, with 256 values behind 4096, is
+values that it will be given: `lab logits` writes head . h for every token, and h, with 256 values behind 4096, is
 solved from it. A row's file has ids [n] int16, weights [n] f32 as batches.py gives them, and h [n, dim] f16, after the
 model's output norm.
 """
@@ -64,21 +64,20 @@ class Engine:
         reader = gguf.GGUFReader(model)
         head = next(tensor_of(t) for t in reader.tensors if t.name == "output.weight").double().numpy()
         self.from_logits = np.linalg.pinv(head).T.astype(np.float32)  # [vocab_size, dim]
-        self.command = [program, "inspect", "logits", "-q", "-m", model, "--backend", backend,
-                        "-t", str(threads)]
+        self.command = [program, "logits", "-m", model, "--backend", backend, "-t", str(threads)]
         self.ids, self.logits = folder / "ids", folder / "logits"
 
     def hidden(self, ids: np.ndarray) -> np.ndarray:
         """-> [n, dim] f32"""
         self.ids.write_text(" ".join(map(str, ids)))
-        subprocess.run([*self.command, "-c", str(len(ids)), "--tokens", f"@{self.ids}", "--out", self.logits], check=True)
+        subprocess.run([*self.command, "--tokens", f"@{self.ids}", "--out", self.logits], check=True)
         return np.fromfile(self.logits, np.float32).reshape(len(ids), -1) @ self.from_logits
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Writes rows of text with the model's hidden values.")
     parser.add_argument("--model", type=Path, default=Path("models/demo.gguf"))
-    parser.add_argument("--program", type=Path, default=Path("build/dsv32"))
+    parser.add_argument("--program", type=Path, default=Path("build/lab"))
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True, help="a folder")

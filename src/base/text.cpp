@@ -1,8 +1,7 @@
 #include "base/text.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
+#include <charconv>
 
 #include "base/error.h"
 
@@ -171,21 +170,25 @@ std::string upper_case(std::string text) {
   return text;
 }
 
+// In whole numbers, as a double has only 53 bits.
 uint64_t parse_bytes(const std::string& text, const char* flag) {
   constexpr std::string_view kSuffixes = "KMGT";
-  char* end = nullptr;
-  const double amount = std::strtod(text.c_str(), &end);
-  const std::string suffix = end;
+  const char* const end = text.data() + text.size();
+  uint64_t n_whole = 0, n_parts = 0, n_all = 1;  // n_whole + n_parts / n_all of a unit
+  auto [at, error] = std::from_chars(text.data(), end, n_whole);
+  if (at != end && *at == '.')
+    for (++at; at != end && *at >= '0' && *at <= '9' && n_all < 1'000'000; ++at)
+      n_parts = 10 * n_parts + static_cast<uint64_t>(*at - '0'), n_all *= 10;
+  const std::string suffix(at, end), rest = suffix.substr(std::min<size_t>(suffix.size(), 1));
   const size_t power = suffix.empty() ? 0 : kSuffixes.find(upper_case(suffix)[0]) + 1;  // 0: not a suffix
-  const std::string rest = suffix.empty() ? "" : suffix.substr(1);
-  const bool is_size =
-      end != text.c_str() && (suffix.empty() || power > 0) && (rest.empty() || rest == "B" || rest == "iB");
-  const double n_bytes = std::ldexp(amount, static_cast<int>(10 * power));
-  const bool lacks_unit = suffix.empty() && n_bytes > 0 && n_bytes < 0x1p20;  // no memory is so small
-  if (!is_size || lacks_unit || !(n_bytes >= 0) || n_bytes >= 0x1p63)
+  const bool is_size = error == std::errc{} && (suffix.empty() ? n_all == 1 : power > 0) &&
+                       (rest.empty() || rest == "B" || rest == "iB");
+  const uint64_t n_unit = uint64_t{1} << (10 * power);
+  const bool lacks_unit = suffix.empty() && n_whole > 0 && n_whole < 1 << 20;  // no memory is so small
+  if (!is_size || lacks_unit || n_whole >= (uint64_t{1} << 63) / n_unit)
     fail(ErrorKind::usage,
          format("%s takes a size such as 512M or 40G, not '%s'", flag, visible(text).c_str()));
-  return static_cast<uint64_t>(n_bytes);
+  return n_whole * n_unit + n_parts * n_unit / n_all;
 }
 
 std::string joined(const std::vector<std::string>& parts, const char* separator) {

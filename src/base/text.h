@@ -44,8 +44,9 @@ std::string upper_case(std::string text);
 // "386.0 GiB"
 std::string human_bytes(uint64_t n_bytes);
 
-// "512M", "40G", "1048576", "0": suffixes K M G T are powers of 1024. Error{usage} naming `flag` otherwise,
-// and for "24": whoever leaves the suffix out of so small a number does not mean bytes.
+// "512M", "1.5G", "1048576", "0": suffixes K M G T are powers of 1024, of which up to six decimals are read,
+// and a part of a byte is dropped. Error{usage} naming `flag` otherwise, and for "24": whoever leaves the
+// suffix out of so small a number does not mean bytes.
 uint64_t parse_bytes(const std::string& text, const char* flag);
 
 // The parts with `separator` between them.

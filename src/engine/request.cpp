@@ -13,8 +13,11 @@ using Field = GenerationOption::Field;
 
 constexpr GenerationOption kGenerationOptions[] = {
     {"temperature", [](O& o) -> Field { return &o.sampling.temperature; }, 0, 100, "temp", "temp,temperature",
-     "F", "temperature; 0 always takes the likeliest token; a model's file may recommend another", true,
-     "general.sampling.temp"},
+     "F",
+     "temperature; 0 always takes the likeliest token, whatever the seed and other bounds are; a model's "
+     "file "
+     "may recommend another",
+     true, "general.sampling.temp"},
     {"top_p", [](O& o) -> Field { return &o.sampling.top_p; }, 0, 1, "top-p", "top-p", "F",
      "choose among the likeliest tokens that together reach F", true, "general.sampling.top_p"},
     {"top_k", [](O& o) -> Field { return &o.sampling.top_k; }, -1, INT32_MAX, "top-k", "top-k", "N",

@@ -11,7 +11,7 @@ check "the format of V3.2's vocabulary: named" has out "chat format: v3.2: the "
 expect "the format of V3's vocabulary" 0 inspect model -m v3.gguf
 check "the format of V3's vocabulary: named, with the reason" has out "chat format: v3: the vocabulary has no <think>"
 
-expect "V3: a prompt" 0 inspect prompt -m v3.gguf --system "Be brief." Hello
+prompt_ -m v3.gguf --system "Be brief." Hello
 printf '%s' '<｜begin▁of▁sentence｜>Be brief.<｜User｜>Hello<｜Assistant｜>' >wanted.txt
 check "V3: a prompt: no thinking" same out wanted.txt
 expect "V3 answers" 0 run "${v3[@]}" Hello
@@ -22,7 +22,7 @@ expect "V3 with --no-think" 0 run "${v3[@]}" --no-think Hello
 check "V3 with --no-think: the same" same out v3.txt
 usage_error_with_hint "V3 with --think" run "${v3[@]}" --think Hello
 check "V3 with --think: says why" has err "the chat format v3 has no thinking"
-usage_error_with_hint "V3 with --think, only looked at" inspect prompt -m v3.gguf --think Hello
+usage_error_with_hint "V3 with --think, only looked at" inspect tokens -m v3.gguf --think Hello
 expect "V3 as V3.2" 3 run "${v3[@]}" --chat-format v3.2 Hello
 check "V3 as V3.2: says what it lacks" has err "the model's vocabulary has no token <think>"
 check "V3 as V3.2: says for what" has err "the chat format v3.2 needs it; a prompt can still be given raw"
@@ -37,7 +37,7 @@ check "V3: a line with is refused" has answers.jsonl '"custom_id":"asks","respon
 check "V3: a line with is refused: says why" has answers.jsonl "the chat format v3 has no thinking"
 usage_error_with_hint "V3: a batch with --think" batch "${v3[@]}" --think asked.jsonl -o refused.jsonl
 
-expect "R1's format" 0 inspect prompt -m "$model" --chat-format r1 Hello
+prompt_ -m "$model" --chat-format r1 Hello
 printf '%s\n' '<｜begin▁of▁sentence｜><｜User｜>Hello<｜Assistant｜><think>' >wanted.txt
 check "R1's format: thinks, behind a line end" same out wanted.txt
 expect "R1 thinks" 0 run "${r1[@]}" --think-max 3 --json Hello

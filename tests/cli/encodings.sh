@@ -21,7 +21,6 @@ done
 input=UTF-16 refused "UTF-16 on standard input" UTF-16 run -m absent.gguf hi
 input=UTF-16 refused "UTF-16 for inspect tokens" UTF-16 inspect tokens -m absent.gguf
 refused "UTF-16 as a system prompt" UTF-16 run -m absent.gguf --system-file UTF-16 hi
-refused "UTF-16 as token ids" UTF-16 inspect logits -m absent.gguf --tokens @UTF-16 --out x.bin
 refused "UTF-16 as lines" UTF-16LE run -m absent.gguf --lines -f UTF-16LE
 refused "UTF-16 as requests" UTF-16 batch -m absent.gguf UTF-16 -o answers.jsonl
 refused "UTF-16 as requests, in a pipe" UTF-16 batch "${m[@]}" <(cat UTF-16) -o answers.jsonl
@@ -30,12 +29,12 @@ cp UTF-16 config/dsv32/config
 XDG_CONFIG_HOME=$PWD/config refused "UTF-16 as settings" UTF-16 run -m absent.gguf hi
 
 printf 'hi' >wanted.txt
-run_ inspect prompt "${m[@]}" -f wanted.txt the question
+prompt_ "${m[@]}" -f wanted.txt the question
 mv out wanted
 printf '%shi' "$bom" >marked.txt
-run_ inspect prompt "${m[@]}" -f marked.txt the question
+prompt_ "${m[@]}" -f marked.txt the question
 check "a byte order mark in a file" same out wanted
-input=marked.txt run_ inspect prompt "${m[@]}" the question
+input=marked.txt prompt_ "${m[@]}" the question
 check "a byte order mark on standard input" same out wanted
 # Bytes that are no text, wherever text is read: an early NUL, and any byte that is no UTF-8.
 printf 'a\0b' >nul.bin
@@ -44,7 +43,7 @@ printf 'caf\xe9\n' >latin.bin
 for file in nul latin; do
   for how in "run -m absent.gguf hi -f $file.bin" "run -m absent.gguf hi --system-file $file.bin" \
     "run -m absent.gguf --messages $file.bin" "run -m absent.gguf --schema $file.bin hi" \
-    "run -m absent.gguf --tools $file.bin hi" "inspect logits -m absent.gguf --tokens @$file.bin --out x.bin"; do
+    "run -m absent.gguf --tools $file.bin hi"; do
     # shellcheck disable=SC2086
     usage_error_with_hint "$how" $how
     check "$how: said so" grep -aqE "^dsv32: $file.bin is no text: byte [24] is (NUL|no UTF-8)$" err

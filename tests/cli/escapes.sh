@@ -12,8 +12,8 @@ run_ run "${m[@]}" --no-think --no-cache -n 1 --talk attack "$attack"
 escape_terminal_cases() {
   local words
   for words in "talks list" "talks list --json" \
-    "inspect model" "inspect model --json" "inspect tokens --json '$attack'" "inspect prompt '$attack'" \
-    "inspect prompt --json '$attack'" "run -v --no-think -n 0 hi" "run --json --no-think -n 0 hi" "run --no-think -n 0 'x.gguf$attack'" \
+    "inspect model" "inspect model --json" "inspect tokens --json '$attack'" "inspect tokens '$attack'" \
+    "run -v --no-think -n 0 hi" "run --json --no-think -n 0 hi" "run --no-think -n 0 'x.gguf$attack'" \
     "cache list --cache-dir '$attack'" "cache list --json --cache-dir '$attack'" "cache list" "cache list --json" \
     "talks delete '$attack'" "'$attack'" "run '--$attack'"; do
     DSV32_MODEL=$named TERM=dumb on_terminal "'$dsv32' $words </dev/null"
@@ -37,6 +37,6 @@ for words in "run --json --no-think -n 0 hi" "inspect model --json" "cache list 
 done
 DSV32_MODEL=$hidden run_ run --json --no-think -n 0 hi
 check "JSON to a pipe: a model's name" has out '"model":"h\u202ei\u009b31m\u007f"'
-run_ inspect prompt "${m[@]}" "$attack"
+run_ inspect tokens "${m[@]}" "$attack"
 check "a pipe gets the bytes" grep -aqF "$attack" out
 if has_terminal; then escape_terminal_cases; else skip escape_terminal_cases "there is no pseudo-terminal"; fi

@@ -2,7 +2,7 @@
 
 order() { [[ $(grep -o "^ [A-Z][a-z ]* options:" out | xargs) == "$1" ]]; }
 fits() { [[ $(tr -d '\r' <out | awk '{ if (length($0) > n) n = length($0) } END { print n }') -le $1 ]]; }
-for words in "--help" "run --help" "cache --help" "bench batch --help" "help"; do
+for words in "--help" "run --help" "cache --help" "bench --help" "help"; do
   # shellcheck disable=SC2086
   expect "$words in a pipe" 0 $words
   check "$words in a pipe: 80 columns" fits 80

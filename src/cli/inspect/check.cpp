@@ -154,7 +154,8 @@ void check_against_cpu(Report& report, const GgufFile& file, EngineOptions optio
 
 // Why no GPU is checked; empty when one is. With --backend cuda throws Error{usage} or Error{device} instead.
 std::string absence_of_cuda(const EngineOptions& options) {
-  const std::string found = make_backends(options, [](const Backends&, size_t) { return true; }).front()->name();
+  const std::string found =
+      make_backends(options, [](const Backends&, size_t) { return true; }).front()->name();
   if (found == "cuda") return {};
   if (options.backend == "cpu") return "not checked because of --backend cpu";
   const std::string why = why_no_gpu(options);

@@ -1,11 +1,6 @@
-// `dsv32 inspect model`, `tokens`, `prompt` and `logits`. Names from the file are escaped, also in a pipe.
-// Token ids and, in a pipe, the rendered prompt are exact, since other programs read them byte by byte.
+// `dsv32 inspect model` and `tokens`. Names from the file are escaped, also in a pipe. Token ids and, in a
+// pipe, the rendered prompt are exact, since other programs read them byte by byte.
 #include "cli/inspect/inspect.h"
-
-#include <algorithm>
-#include <bit>
-#include <charconv>
-#include <cmath>
 
 #include <unistd.h>
 
@@ -13,17 +8,13 @@
 #include "base/text.h"
 #include "cli/options/inputs.h"
 #include "cli/options/json.h"
-#include "cli/terminal/signals.h"
+#include "cli/options/messages.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
-#include "engine/sampler.h"
-#include "engine/sequence.h"
 #include "weights/weights.h"
 
 namespace dsv32 {
 namespace {
-
-static_assert(std::endian::native == std::endian::little);  // logits are written as they lie in memory
 
 // "[256, 512]", the contiguous dimension first, as in the file.
 std::string shape_text(const GgufTensor& tensor) {
@@ -128,27 +119,6 @@ Json model_json(const GgufFile& file) {
           {"tensors", tensors}};
 }
 
-std::string text_of_words(const Options& options) {
-  if (!options.words.empty()) return joined(options.words);
-  if (is_terminal(STDIN_FILENO))
-    fail(ErrorKind::usage, "there is no text, expected it as a word or on standard input");
-  return read_input("-", options);
-}
-
-std::unique_ptr<Tokenizer> find_tokenizer(const Options& options) {
-  std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(GgufFile(find_model(options)));
-  report_tokenizer(*tokenizer, options);
-  return tokenizer;
-}
-
-// Throws as the sampler does when a logit is not finite. `logits`: rows of `vocab_size`.
-void check_finite(const std::vector<float>& logits, int64_t vocab_size) {
-  const auto found = std::ranges::find_if_not(logits, [](float value) { return std::isfinite(value); });
-  if (found == logits.end()) return;
-  const auto id = static_cast<int32_t>((found - logits.begin()) % vocab_size);
-  TokenRecord{.chosen = {id, *found}, .top = {}, .is_finite = false}.check();
-}
-
 }  // namespace
 
 int inspect_model(const Options& options) {
@@ -157,73 +127,28 @@ int inspect_model(const Options& options) {
   return 0;
 }
 
+// The ids, then the prompt as the model reads it, byte for byte behind the first line end.
 int inspect_tokens(const Options& options) {
-  const std::string text = text_of_words(options);
-  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(options);
-  const std::vector<int32_t> ids = tokenizer->encode(text, options.parse_special);
+  const bool has_messages = !options.messages.empty();
+  const GivenMessages given = has_messages ? read_messages(options) : GivenMessages();
+  const PromptText text = has_messages ? PromptText() : read_prompt(options, is_terminal(STDIN_FILENO));
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(GgufFile(find_model(options)));
+  report_tokenizer(*tokenizer, options);
+  const ChatChoice choice = chat_choice(options);
+  const Prompt prompt = has_messages ? make_prompt(*tokenizer, given.messages, choice)
+                                     : make_prompt(*tokenizer, text, options.is_raw, choice);
   std::string line;
   Json pieces = Json::array();
-  for (const int32_t id : ids) {
+  for (const int32_t id : prompt.ids) {
     line += (line.empty() ? "" : " ") + std::to_string(id);
     pieces.push_back(sanitize_utf8(tokenizer->piece(id)));
   }
-  write_out((options.json ? shown_json({{"tokens", ids}, {"pieces", pieces}}) : line) + "\n");
-  return 0;
-}
-
-int inspect_prompt(const Options& options) {
-  const PromptText text = read_prompt(options, is_terminal(STDIN_FILENO));
-  const Prompt prompt = make_prompt(*find_tokenizer(options), text, options.is_raw, chat_choice(options));
   if (options.json)
-    write_out(shown_json({{"prompt", sanitize_utf8(prompt.rendered)}, {"tokens", prompt.ids}}) + "\n");
+    write_out(
+        shown_json({{"prompt", sanitize_utf8(prompt.rendered)}, {"tokens", prompt.ids}, {"pieces", pieces}}) +
+        "\n");
   else
-    write_out(prompt.rendered + (is_terminal(STDOUT_FILENO) ? "\n" : ""));
-  return 0;
-}
-
-std::vector<int32_t> parse_token_list(std::string_view text, int64_t vocab_size) {
-  constexpr std::string_view kSeparators = ", \n\t\r";
-  std::vector<int32_t> ids;
-  for (size_t at; (at = text.find_first_not_of(kSeparators)) != std::string_view::npos;) {
-    text.remove_prefix(at);
-    const std::string_view word = text.substr(0, text.find_first_of(kSeparators));
-    int32_t id = -1;
-    const auto result = std::from_chars(word.data(), word.data() + word.size(), id);
-    if (result.ec != std::errc{} || result.ptr != word.data() + word.size() || id < 0 || id >= vocab_size)
-      fail(ErrorKind::usage, format("--tokens has '%s', expected ids from 0 to %lld",
-                                    visible(word, false, 40).c_str(), as_ll(vocab_size - 1)));
-    ids.push_back(id);
-    text.remove_prefix(word.size());
-  }
-  if (ids.empty()) fail(ErrorKind::usage, "--tokens has no ids, expected at least one");
-  return ids;
-}
-
-// Computes and writes a step at a time, so that only one step's logits are in memory.
-int inspect_logits(const Options& options) {
-  const std::string& list = options.token_list;
-  const std::string text = list.starts_with("@") ? read_input(list.substr(1), options) : list;
-  OutputFile file(options.output_path);
-  Model model(options);
-  model.load();
-  const int64_t vocab_size = model.facts().vocab_size, context = model.facts().context;
-  const std::vector<int32_t> ids = parse_token_list(text, vocab_size);
-  if (std::ssize(ids) > context)
-    fail(ErrorKind::context_full,
-         format("--tokens has %zu ids, the context holds %lld", ids.size(), as_ll(context)));
-  model.report();
-  const GracefulStop stop;
-  ByHand sequence(model.engine());
-  const size_t chunk = static_cast<size_t>(model.engine().forward().max_tokens());
-  for (size_t begin = 0; begin < ids.size(); begin += chunk) {
-    if (stop.is_requested()) return stop.end();
-    const std::vector<float> logits =
-        sequence.all_logits(std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin)));
-    check_finite(logits, vocab_size);
-    file.write({reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)});
-  }
-  model.engine().check_file();
-  file.commit();
+    write_out(line + "\n" + prompt.rendered + (is_terminal(STDOUT_FILENO) ? "\n" : ""));
   return 0;
 }
 

@@ -1,5 +1,5 @@
-// The commands that show a model, its logits, the machine and the cache on disk, that measure, and that
-// describe commands, flags and settings.
+// The commands that show a model, the machine and the cache on disk, that measure, and that describe
+// commands, flags and settings.
 //
 // Each returns the exit code and throws Error.
 #pragma once
@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,20 +20,10 @@
 
 namespace dsv32 {
 
-// Show a model file, a plan, a text's tokens, a prompt. They read only headers and vocabulary.
+// Show a model file, a plan, a prompt and its tokens. They read only headers and vocabulary.
 int inspect_model(const Options& options);
 int inspect_plan(const Options& options);
 int inspect_tokens(const Options& options);
-int inspect_prompt(const Options& options);
-
-// Writes the logits of every token of a prompt, for comparison with other programs: float32
-// [n_tokens, vocab_size], row-major, little-endian, in a file that appears only when complete. Throws
-// Error{model} for logits that are not finite.
-int inspect_logits(const Options& options);
-
-// "1,2 3" -> {1, 2, 3}: decimal ids with commas or white space between them. Throws Error{usage} for anything
-// else, for ids outside [0, vocab_size), and for none at all.
-std::vector<int32_t> parse_token_list(std::string_view text, int64_t vocab_size);
 
 // Checks, without any other program, whether this machine computes a model correctly. On each backend decode
 // with a small top-k buffer must give the bits of decode with every row resident, and a prompt the same bits
@@ -46,10 +35,9 @@ int check_command(const Options& options);
 // cache, and is not made. 1: verify found damage, or prune or clear could not remove enough.
 int cache_command(const Options& options);
 
-// Times prefill and decode at context frontiers, for a model file or for synthetic weights of any shape.
-int bench_model_command(const Options& options);
-// Measures how many sequences of given lengths fit on the machine, and how fast they decode together.
-int bench_batch_command(const Options& options);
+// Times prefill and decode behind contexts, of one sequence or of several together, for a model file or for
+// synthetic weights of any shape; or says how many sequences fit.
+int bench_command(const Options& options);
 
 // Writes the script for bash, zsh or fish, or the manual page. Throws Error{usage} for any other word.
 int completion_command(const Options& options);
@@ -68,7 +56,6 @@ class MeasuredModel {
   const ModelBytes& bytes() const { return bytes_; }
   std::string name() const;                               // for people
   uint64_t n_bytes_unused(const ModelBytes& used) const;  // in the file (blocks for drafts)
-  std::set<TensorType> formats() const;                   // of its matrices
   // The memory of the backends of these options, with nothing placed yet.
   Machine machine(const EngineOptions& options) const;
   // Throws as Engine does.

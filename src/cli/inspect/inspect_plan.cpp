@@ -5,7 +5,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "backend/choose.h"
 #include "backend/link_share.h"
 #include "backend/memory_budget.h"
 #include "base/error.h"
@@ -97,43 +96,6 @@ std::string prompt_text(double rate) {
   return with_thousands(std::llround(rate / 10) * 10) + " t/s of a prompt";
 }
 
-// "wide 40": the kernel of products in decode, and its width.
-std::string decode_cell(TensorType type, int n_tokens, KernelFamily family) {
-  constexpr const char* kKernels[] = {"float_rows", "float_tiles", "rows", "columns", "wide"};
-  const DecodeChoice choice = choose_decode(type, n_tokens, 0, family);
-  return format("%s %d", kKernels[static_cast<size_t>(choice.kernel)], choice.width);
-}
-
-// The choices of choose.h for both kernel families, since a machine may have both.
-std::string kernels_text(int64_t n_prompt, const MeasuredModel& model) {
-  constexpr int kSteps[] = {1, 8, 33};
-  const ModelArgs& args = model.args();
-  std::string text = "kernels of products, and tokens that share their reading of the weights\n";
-  text += format("    %-8s %-8s", "format", "family");
-  for (const int n : kSteps) text += format(" %-16s", format("%d at a time", n).c_str());
-  text += "prompt\n";
-  for (const KernelFamily family : {KernelFamily::hopper, KernelFamily::generic}) {
-    const char* name = family == KernelFamily::hopper ? "hopper" : "generic";
-    for (const TensorType type : model.formats()) {
-      text += format("    %-8s %-8s", type_name(type), name);
-      for (const int n : kSteps) text += format(" %-16s", decode_cell(type, n, family).c_str());
-      text += uses_library(n_prompt) && type != TensorType::f32 ? "cuBLASLt\n" : "tiles\n";
-    }
-  }
-  if (args.n_routed_experts == 0) return text;
-  const int64_t n_experts = args.n_routed_experts, n_uses = n_prompt * args.n_activated_experts;
-  for (const KernelFamily family : {KernelFamily::hopper, KernelFamily::generic}) {
-    const bool is_hopper = family == KernelFamily::hopper;
-    text += format("    %-8s %-8s", "uses", is_hopper ? "hopper" : "generic");
-    for (const int n : kSteps) {
-      const int n_run = choose_run(n, n_experts, has_codes(model.bytes().format), family);
-      text += format(" %-16d", std::max(1, n_run));
-    }
-    text += is_hopper && has_double_tiles(n_uses, n_experts) ? "256\n" : "128\n";
-  }
-  return text;
-}
-
 // The plan as lines for people and fields for programs, which are made together.
 class PlanReport {
  public:
@@ -151,7 +113,6 @@ class PlanReport {
     add_host();
     add_traffic();
     add_speed();
-    if (options.verbose && machine_.is_apart) text_ += kernels_text(plan_.chunk, model);
   }
 
   const std::string& text() const { return text_; }
@@ -302,7 +263,7 @@ class PlanReport {
            {"prefill_tokens_per_second", speed->prompt_rate > 0 ? Json(speed->prompt_rate) : Json(nullptr)},
            {"gpu_seconds", speed->gpu_seconds},
            {"host_seconds", speed->host_seconds}}}});
-    if (plan_.runner_up) add_runner_up(*plan_.runner_up);
+    if (plan_.runner_up) add_runner_up(*plan_.runner_up, n_prompt);
   }
 
   std::string rates_text(const PlanSpeed& speed) const {
@@ -320,17 +281,18 @@ class PlanReport {
                          by.c_str(), type_name(machine_.weights.format));
   }
 
-  void add_runner_up(const MemoryPlan::Other& other) {
+  void add_runner_up(const MemoryPlan& other, int64_t n_prompt) {
     const char* split = other.is_team ? "rows" : "layers";
-    add(format("    next best: %s on %zu of the GPUs, %s, %s, context %s tokens\n", split, other.n_devices,
-               decode_text(other.decode_rate).c_str(), prompt_text(other.prompt_rate).c_str(),
-               with_thousands(other.max_context).c_str()),
+    const PlanSpeed speed = reckoned_speed(model_.args(), other, machine_, 1, n_prompt);
+    add(format("    next best: %s on %zu of the GPUs, %s, %s, context %s tokens\n", split,
+               other.stages.size(), decode_text(speed.decode_rate).c_str(),
+               prompt_text(speed.prompt_rate).c_str(), with_thousands(other.cache.max_context).c_str()),
         {{"runner_up",
-          {{"gpus", other.n_devices},
+          {{"gpus", other.stages.size()},
            {"split", split},
-           {"context", other.max_context},
-           {"decode_tokens_per_second", other.decode_rate},
-           {"prefill_tokens_per_second", other.prompt_rate}}}});
+           {"context", other.cache.max_context},
+           {"decode_tokens_per_second", speed.decode_rate},
+           {"prefill_tokens_per_second", speed.prompt_rate}}}});
   }
 
   const MeasuredModel& model_;

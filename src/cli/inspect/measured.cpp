@@ -233,18 +233,6 @@ uint64_t MeasuredModel::n_bytes_unused(const ModelBytes& used) const {
   return less_bytes(n_bytes, total_bytes(used));
 }
 
-std::set<TensorType> MeasuredModel::formats() const {
-  std::set<TensorType> formats{types_.matrices, types_.heads};
-  if (const QuantMix* mix = types_.mix)
-    formats = {mix->others, mix->head, mix->embedding, mix->attn_output, mix->down};
-  if (types_.mix && types_.mix->which != QuantMix::Layers::none) formats.insert(types_.mix->better_down);
-  if (!file_) return formats;
-  formats.clear();
-  for (const GgufTensor& tensor : file_->tensors())
-    if (tensor.n_dims > 1) formats.insert(tensor.type);
-  return formats;
-}
-
 Machine MeasuredModel::machine(const EngineOptions& options) const {
   return machine_of(make_backends(options, suffice_for(args_, bytes_, options)), bytes_, options);
 }

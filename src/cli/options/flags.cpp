@@ -16,20 +16,18 @@ constexpr unsigned kOnce = Flag::kOnce;
 
 constexpr unsigned kRun = bit(Command::run), kBatch = bit(Command::batch), kChat = bit(Command::chat),
                    kModel = bit(Command::inspect_model), kPlan = bit(Command::inspect_plan),
-                   kTokens = bit(Command::inspect_tokens), kPrompt = bit(Command::inspect_prompt),
-                   kLogits = bit(Command::inspect_logits), kCheck = bit(Command::check);
+                   kTokens = bit(Command::inspect_tokens), kCheck = bit(Command::check);
 constexpr unsigned kCacheVerify = bit(Command::cache_verify),
                    kCache = kCacheVerify | bit(Command::cache_prune) | bit(Command::cache_list) |
                             bit(Command::cache_clear);
 constexpr unsigned kTalksList = bit(Command::talks_list), kTalks = kTalksList | bit(Command::talks_delete);
-constexpr unsigned kBench = bit(Command::bench), kBenchBatch = bit(Command::bench_batch),
-                   kMeasuring = kBench | kBenchBatch;
+constexpr unsigned kBench = bit(Command::bench);
 constexpr unsigned kWarmStart = bit(Command::warm_start), kWarmStop = bit(Command::warm_stop),
                    kWarmStatus = bit(Command::warm_status);
 constexpr unsigned kTalking = kRun | kChat, kGenerating = kTalking | kBatch;
-constexpr unsigned kComputing = kGenerating | kLogits | kWarmStart, kCaching = kGenerating | kWarmStart;
-constexpr unsigned kPlanned = kComputing | kPlan | kMeasuring, kOnEngine = kPlanned | kCheck;
-constexpr unsigned kOnModel = kOnEngine | kModel | kTokens | kPrompt;
+constexpr unsigned kComputing = kGenerating | kWarmStart;
+constexpr unsigned kPlanned = kComputing | kPlan | kBench, kOnEngine = kPlanned | kCheck;
+constexpr unsigned kOnModel = kOnEngine | kModel | kTokens;
 constexpr unsigned kEvery = kOnModel | kCache | kTalks | kWarmStop | kWarmStatus | bit(Command::completion);
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
@@ -178,21 +176,21 @@ FlagField kType(O& o) {
 }
 
 const Flag kEngineFlags[] = {
-    {"no-cache", nullptr, "neither use nor store prefixes", "Prefix cache", kCaching,
+    {"no-cache", nullptr, "neither use nor store prefixes", "Prefix cache", kComputing,
      [](O& o) { return off(o.uses_cache); }},
-    {"cache-dir", "DIR", "where prefixes are kept", "Prefix cache", kCaching | kCache,
+    {"cache-dir", "DIR", "where prefixes are kept", "Prefix cache", kComputing | kCache,
      [](O& o) { return field(o.cache.directory); }, "$XDG_CACHE_HOME/dsv32, else ~/.cache/dsv32"},
-    {"cache-size", "SIZE", "most bytes of that folder, such as 200G", "Prefix cache", kCaching,
+    {"cache-size", "SIZE", "most bytes of that folder, such as 200G", "Prefix cache", kComputing,
      [](O& o) { return field(o.cache.max_bytes); }, "a tenth of the free disk, at most 256 GB"},
     {"cache-policy", "NAME", "which prefixes leave memory first: lru, lfu, fifo or slru", "Prefix cache",
-     kCaching, [](O& o) { return choice(o.cache.eviction, "lru lfu fifo slru"); }},
+     kComputing, [](O& o) { return choice(o.cache.eviction, "lru lfu fifo slru"); }},
     {"cache-write", "WHEN",
      "when prefixes go to disk; through: at once; back: when memory runs short, and at the end",
-     "Prefix cache", kCaching, [](O& o) { return choice(o.cache.write, "through back"); }},
+     "Prefix cache", kComputing, [](O& o) { return choice(o.cache.write, "through back"); }},
     {"cache-wait", "HOW",
      "how long to wait for prefixes on their way from the disk: none; all, until they are there; timeout, at "
      "most as long as recomputing would take",
-     "Prefix cache", kCaching, [](O& o) { return choice(o.cache.prefetch, "none all timeout"); }},
+     "Prefix cache", kComputing, [](O& o) { return choice(o.cache.prefetch, "none all timeout"); }},
 
     {"model,m", "FILE",
      "the GGUF file (of a split model its first part), or a part of its name if it is in models/, "
@@ -200,15 +198,15 @@ const Flag kEngineFlags[] = {
      "Model", kOnModel | kWarmStop, [](O& o) { return field(o.engine.model_path); }},
     {"draft-model", "FILE",
      "the block for drafts (MTP) of a model whose file is without it: a GGUF file that has the block alone",
-     "Model", kGenerating | kWarmStart | kPlan | kMeasuring | kModel,
+     "Model", kGenerating | kWarmStart | kPlan | kBench | kModel,
      [](O& o) { return field(o.engine.draft_path); }, "the model's own, if any"},
     {"draft", "N",
      "tokens that the block for drafts of a model that has one guesses ahead, and the next step verifies; "
      "the answer stays the same: 0 to 3, off, or auto: as many as pay, and none with experts in host memory",
-     "Model", kGenerating | kWarmStart | kPlan | kMeasuring,
+     "Model", kGenerating | kWarmStart | kPlan | kBench,
      [](O& o) { return count(o.engine.n_guesses, 0, kMostGuesses, "off", 0); }, "auto, of a bench off"},
     {"ctx,ctx-size,c", "N", "tokens of context; of a check the most that are compared", "Model",
-     (kPlanned & ~kMeasuring) | kCheck, [](O& o) { return field(o.engine.context, 1, kMaxInt32); },
+     (kPlanned & ~kBench) | kCheck, [](O& o) { return field(o.engine.context, 1, kMaxInt32); },
      "the model's, or what half of the free memory holds"},
     {"threads,t", "N", "CPU threads", "Model", kOnEngine,
      [](O& o) { return field(o.engine.n_threads, 1, 4096); }, "one for each core"},
@@ -235,12 +233,11 @@ const Flag kEngineFlags[] = {
      [](O& o) { return field(o.engine.quest_rows, 1, kMaxInt32); }, "2048"},
     {"topk-buffer", "N",
      "latent rows kept on the GPU for each layer in decode: a number, full, or auto: all rows if they fit, "
-     "else as many as fit (of bench batch 4096; of a check, which compares them with full, the model's "
-     "top-k)",
+     "else as many as fit (of a check, which compares them with full, the model's top-k)",
      "Model", kOnEngine, [](O& o) { return count(o.engine.topk_buffer, 1, kMaxInt32, "full", kEveryRow); }},
     {"chunk", "N", "most prompt tokens computed at a time", "Model", kOnEngine,
      [](O& o) { return field(o.engine.chunk, 1, 1 << 16); },
-     "512, on a GPU and of a bench 2048, on a team of GPUs 4096, with experts in host memory 8192"},
+     "512, on a GPU 2048, on a team of GPUs 4096, with experts in host memory 8192"},
     {"gpu-mem", "SIZE",
      "limit for each GPU, such as 24G, without CUDA's own memory; or a list, 24G,80G, one for each of --gpus",
      "Model", kOnEngine, [](O& o) { return field(o.engine.gpu_mem); }, "all"},
@@ -253,32 +250,32 @@ const Flag kEngineFlags[] = {
 // Rows before those of generation options.
 const Flag kAsking[] = {
     {"prompt,p", "TEXT", "the prompt; words that are no flags are the same; - is standard input", "Prompt",
-     kRun | kPrompt | kCheck | kOnce, [](O& o) { return field(o.prompt); }},
+     kRun | kTokens | kCheck | kOnce, [](O& o) { return field(o.prompt); }},
     {"file,prompt-file,f", "FILE", "a text before the prompt; may be repeated; - is standard input", "Prompt",
-     kRun | kPrompt | kCheck | kOnce, [](O& o) { return field(o.files); }},
+     kRun | kTokens | kCheck | kOnce, [](O& o) { return field(o.files); }},
     {"system,system-prompt", "TEXT",
      "the system prompt (in a batch: of lines with a prompt instead of messages)", "Prompt",
-     kGenerating | kPrompt, [](O& o) { return field(o.system_text); }},
-    {"system-file", "FILE", "the same, from a file", "Prompt", kGenerating | kPrompt,
+     kGenerating | kTokens, [](O& o) { return field(o.system_text); }},
+    {"system-file", "FILE", "the same, from a file", "Prompt", kGenerating | kTokens,
      [](O& o) { return field(o.system_file); }},
     {"messages", "FILE",
      "the whole conversation in place of a prompt, as JSON: a list of messages in OpenAI's form, or an "
      "object with messages and perhaps tools; - is standard input",
-     "Prompt", kRun | kOnce, [](O& o) { return field(o.messages); }},
+     "Prompt", kRun | kTokens | kOnce, [](O& o) { return field(o.messages); }},
     {"tools", "FILE",
      "what the answer may call: OpenAI's list of tools, a file, - for standard input, or JSON itself; calls "
      "are printed as JSON, one a line, and in a chat their results are asked for",
-     "Prompt", kTalking | kOnce, [](O& o) { return field(o.tools); }},
+     "Prompt", kTalking | kTokens | kOnce, [](O& o) { return field(o.tools); }},
     {"no-stdin", nullptr, "do not read standard input unless - names it, for loops that read it themselves",
-     "Prompt", kRun | kPrompt, [](O& o) { return field(o.leaves_stdin); }},
+     "Prompt", kRun | kTokens, [](O& o) { return field(o.leaves_stdin); }},
     {"raw", nullptr, "the prompt is rendered already: no chat format, special tokens by name", "Prompt",
-     kRun | kBatch | kPrompt, [](O& o) { return field(o.is_raw); }},
+     kRun | kBatch | kTokens, [](O& o) { return field(o.is_raw); }},
     {"chat-format", "NAME", "how messages become a prompt: v3, v3.1, r1 or v3.2", "Prompt",
-     kGenerating | kPrompt, [](O& o) { return choice(o.chat_format, joined(chat_format_names())); },
+     kGenerating | kTokens, [](O& o) { return choice(o.chat_format, joined(chat_format_names())); },
      "the file's, by inspect model"},
     {"think,no-think,nothink", nullptr, "think before the answer; --no-think: answer at once", "Answer",
-     kGenerating | kPrompt, [](O& o) { return field(o.generation.thinking); }},
-    {"reasoning", "on|off", "on: the same as --think; off: as --no-think", "Answer", kGenerating | kPrompt,
+     kGenerating | kTokens, [](O& o) { return field(o.generation.thinking); }},
+    {"reasoning", "on|off", "on: the same as --think; off: as --no-think", "Answer", kGenerating | kTokens,
      [](O& o) {
        return FlagField{[&o](V value) { o.generation.thinking = parse_word(value, {"off", "on"}) == 1; }};
      }},
@@ -302,14 +299,13 @@ const Flag kAnswering[] = {
      kRun | kBatch, [](O& o) { return field(o.generation.n_top_logprobs, 0, kMostTopLogprobs); }, "none"},
 
     {"out,output,output-file,o", "FILE",
-     "where to; of a batch one answer a line, appended, and lines answered there already are skipped; of "
-     "logits float32 [n_tokens, vocab_size], row-major, little-endian; - is standard output",
-     "Output", kBatch | kLogits | kOnce, [](O& o) { return field(o.output_path); }},
+     "the output, one answer a line, appended; lines answered there already are skipped; - is standard "
+     "output",
+     "Output", kBatch | kOnce, [](O& o) { return field(o.output_path); }},
     {"thinking", "WHERE", "show: on standard error; hide; stdout: with its tags", "Output", kTalking,
      [](O& o) { return choice(o.thinking_display, "show hide stdout"); }, "show"},
     {"json", nullptr, "a JSON object on standard output, or a line of it for each prompt, talk or process",
-     "Output",
-     kRun | kModel | kPlan | kTokens | kPrompt | kCheck | kCache | kMeasuring | kTalksList | kWarmStatus,
+     "Output", kRun | kModel | kPlan | kTokens | kCheck | kCache | kBench | kTalksList | kWarmStatus,
      [](O& o) { return field(o.json); }},
     {"stream", nullptr, "with --json an object for each piece as it comes (chat.completion.chunk)", "Output",
      kRun, [](O& o) { return field(o.is_streamed); }},
@@ -317,10 +313,8 @@ const Flag kAnswering[] = {
      [](O& o) { return choice(o.color, "auto always never"); }},
     {"quiet,q", nullptr, "nothing but the answer and errors", "Output", kComputing,
      [](O& o) { return field(o.quiet); }},
-    {"verbose,v", nullptr,
-     "a line on standard error for each phase; of a plan which kernels a GPU runs, for each format of the "
-     "file",
-     "Output", kComputing | kPlan, [](O& o) { return field(o.verbose); }},
+    {"verbose,v", nullptr, "a line on standard error for each phase", "Output", kComputing,
+     [](O& o) { return field(o.verbose); }},
     {"dry-run", nullptr, "only report damage, remove nothing", "Output", kCacheVerify | kOnce,
      [](O& o) { return field(o.is_dry_run); }},
     {"help,h", nullptr, "this text", "Output", kEvery | kOnce, [](O& o) { return field(o.wants_help); }},
@@ -363,18 +357,13 @@ const Flag kAnswering[] = {
     {"shard", "I/N", "only the lines of the I-th of N runs, I from 0", "Many prompts", kBatch | kOnce,
      [](O& o) { return parsed(o.batch.shard, parse_shard); }},
 
-    {"tokens", "IDS", "token ids, with commas or spaces between them, or @FILE", "Tokens", kLogits | kOnce,
-     [](O& o) { return field(o.token_list); }},
-    {"special", nullptr, "read names of special tokens in TEXT as these tokens", "Tokens", kTokens,
-     [](O& o) { return field(o.parse_special); }},
-
     {"synthetic", nullptr, "random weights instead of a file, of the 671B model's dimensions", kMeasured,
-     kMeasuring | kPlan | kOnce, [](O& o) { return field(o.bench.is_synthetic); }},
+     kBench | kPlan | kOnce, [](O& o) { return field(o.bench.is_synthetic); }},
     {"type", "NAME",
      "like --synthetic, in the formats of llama-quantize's type NAME, such as Q2_K; NAME-pure: all matrices "
      "in one format, such as Q2_K-pure",
-     kMeasured, kMeasuring | kPlan, kType, "Q4_K-pure, of a plan Q4_K_M"},
-    {"layers", "N", "synthetic layers, of which the first 3 are dense", kMeasured, kMeasuring,
+     kMeasured, kBench | kPlan, kType, "Q4_K-pure, of a plan Q4_K_M"},
+    {"layers", "N", "synthetic layers, of which the first 3 are dense", kMeasured, kBench,
      [](O& o) { return field(o.bench.n_layers, 1, 1000); }},
     {"on", "SPEC",
      "a machine to plan for, its GPUs, by name or memory, and its host memory, such as 2xRTX4090+384G, "
@@ -382,26 +371,24 @@ const Flag kAnswering[] = {
      kMeasured, kPlan, [](O& o) { return parsed(o.imagined, parse_machine); }, "this one"},
     {"host-rate", "N", "GB that CPU threads read of host memory in a second", kMeasured, kPlan,
      [](O& o) { return field(o.host_rate, 1, 10000); }, "8 for each thread, at most 120"},
-    {"contexts", "LIST", "context lengths at which to measure; of bench batch final ones of each sequence",
-     kMeasured, kMeasuring, [](O& o) { return field(o.bench.contexts, 0, kMostListed); },
-     "0,4096,32768,131072, of bench batch 16384,32768,65536"},
-    {"sequences", "LIST", "how many at a time", kMeasured, kBenchBatch,
-     [](O& o) { return field(o.bench.sequences, 1, kMostListed); }, "as many as fit"},
-    {"capacity", nullptr, "only say how many fit", kMeasured, kBenchBatch,
+    {"contexts", "LIST", "tokens of context behind which to measure", kMeasured, kBench,
+     [](O& o) { return field(o.bench.contexts, 0, kMostListed); }, "0,4096,32768,131072"},
+    {"sequences", "LIST", "how many sequences decode together; their contexts are made up", kMeasured, kBench,
+     [](O& o) { return field(o.bench.sequences, 1, kMostListed); }, "one, whose context is computed"},
+    {"capacity", nullptr, "only say how many sequences of these contexts fit", kMeasured, kBench,
      [](O& o) { return field(o.bench.is_capacity); }},
     {"n-prompt", "N", "tokens of the timed prefill", kMeasured, kBench,
-     [](O& o) { return field(o.bench.n_prompt, 1, kMostListed); }, "a chunk"},
-    {"decode", "N", "timed decode steps", kMeasured, kMeasuring,
+     [](O& o) { return field(o.bench.n_prompt, 1, kMostListed); }, "--chunk, else 2048"},
+    {"decode", "N", "timed decode steps", kMeasured, kBench,
      [](O& o) { return field(o.bench.n_decode, 1, kMostListed); }},
-    {"locality", "F", "share of a step's selected rows that the step before selected too", kMeasured,
-     kMeasuring, [](O& o) { return field(o.bench.locality.selection, 0, 1); }},
-    {"expert-locality", "F", "share of a step's experts that the step before used too", kMeasured, kMeasuring,
+    {"locality", "F", "share of a step's selected rows that the step before selected too", kMeasured, kBench,
+     [](O& o) { return field(o.bench.locality.selection, 0, 1); }},
+    {"expert-locality", "F", "share of a step's experts that the step before used too", kMeasured, kBench,
      [](O& o) { return field(o.bench.locality.experts, 0, 1); }},
     {"accept", "LIST",
      "with --draft the share of first guesses that are taken as right, and perhaps, with commas, of second "
      "and third ones behind right ones; F stands for F,F,F",
-     kMeasured, kMeasuring, [](O& o) { return parsed(o.bench.accepted, parse_shares); },
-     "those that are right"},
+     kMeasured, kBench, [](O& o) { return parsed(o.bench.accepted, parse_shares); }, "those that are right"},
 
     {"warm", "HOW",
      "whether a warm process answers (same file, same flags of Model and Prefix cache): auto, if one runs; "

@@ -153,14 +153,8 @@ void check_together(const Options& options) {
   refuse_if(options.n_stdin() > 1, "standard input (-) is named more than once");
   check_document(options);
   check_tools(options, is_talk);
-  refuse_if(options.command == Command::inspect_logits &&
-                (options.token_list.empty() || options.output_path.empty()),
-            "inspect logits needs --tokens IDS and --out FILE");
   refuse_if(options.command == Command::check && options.engine.topk_buffer == kEveryRow,
             "check compares a top-k buffer with full ones, --topk-buffer takes a number or auto");
-  refuse_if(options.command == Command::bench_batch && !options.bench.contexts.empty() &&
-                options.bench.contexts.front() == 0,
-            "--contexts of bench batch are from 1 on");
   const size_t n_sizes = options.engine.gpu_mem.size(), n_gpus = options.engine.gpus.size();
   refuse_if(n_sizes > 1 && n_sizes != n_gpus,
             format("--gpu-mem has %zu sizes for %zu of --gpus", n_sizes, n_gpus));
@@ -188,8 +182,7 @@ void check_idle(const Options& options, const GivenWords& given) {
   const Command command = options.command;
   const BatchOptions& batch = options.batch;
   const bool is_run = command == Command::run, is_batch = command == Command::batch,
-             is_plan = command == Command::inspect_plan, is_many = batch.is_each || batch.is_lines,
-             is_bench = command == Command::bench || command == Command::bench_batch;
+             is_many = batch.is_each || batch.is_lines, is_bench = command == Command::bench;
   const auto refuse = [&](bool is_idle, std::initializer_list<const char*> flags, const char* why) {
     for (const char* flag : flags)
       refuse_if(is_idle && given.has(flag), std::string("--") + flag + " does nothing " + why);
@@ -199,10 +192,10 @@ void check_idle(const Options& options, const GivenWords& given) {
   refuse(options.engine.n_guesses == 0, {"draft-model"}, "without drafts (--draft)");
   refuse(options.bench.is_synthetic, {"draft-model"}, "without a file of the model");
   refuse(options.imagined.has_value(), {"backend", "gpus"}, "with --on, which says what computes");
-  refuse(is_plan && options.json, {"verbose"}, "with --json");
   refuse(is_bench && !options.bench.is_synthetic, {"layers"}, "without --synthetic");
-  refuse(options.bench.is_capacity, {"sequences", "decode", "locality", "expert-locality", "accept"},
-         "with --capacity");
+  refuse(options.bench.is_capacity,
+         {"sequences", "n-prompt", "decode", "locality", "expert-locality", "accept"}, "with --capacity");
+  refuse(!options.bench.sequences.empty(), {"n-prompt"}, "with --sequences, whose prompts are made up");
   refuse(is_batch && options.output_path == "-", {"retry-failed"}, "where no answers are kept");
   refuse(is_run && !is_many, {"parallel"}, "without --each and --lines");
   refuse(is_run && (is_many || options.json), {"thinking"}, "with --each, --lines and --json");

@@ -28,8 +28,6 @@ enum class Command {
   inspect_model,
   inspect_plan,
   inspect_tokens,
-  inspect_prompt,
-  inspect_logits,
   check,
   cache_list,
   cache_verify,
@@ -38,7 +36,6 @@ enum class Command {
   talks_list,
   talks_delete,
   bench,
-  bench_batch,
   warm_start,
   warm_status,
   warm_stop,
@@ -53,13 +50,13 @@ struct Locality {
   bool operator==(const Locality&) const = default;
 };
 
-// What `bench` and `bench batch` measure.
+// What `bench` measures.
 struct BenchOptions {
   bool is_synthetic = false;  // random weights instead of a file, in these layers and formats
   int64_t n_layers = 6, n_dense = 3;
   SyntheticTypes types;
   std::vector<int64_t> contexts;    // ascending; empty: the command's default
-  std::vector<int64_t> sequences;   // at a time, ascending; empty: the largest batches
+  std::vector<int64_t> sequences;   // at a time, ascending; empty: one
   bool is_capacity = false;         // only say how many fit
   std::optional<int64_t> n_prompt;  // timed tokens of a prompt; nothing: a chunk
   Locality locality;
@@ -133,9 +130,7 @@ struct Options {
   WarmUse warm = WarmUse::automatic;
   std::chrono::seconds keep = std::chrono::minutes(30);  // warm start: how long to stay without a request
   bool is_dry_run = false;                               // cache verify: nothing is removed
-  bool parse_special = false;                            // inspect tokens
-  std::string token_list;                                // inspect logits: ids, or @FILE
-  std::string output_path;                               // inspect logits, batch: -o
+  std::string output_path;                               // batch: -o
   BenchOptions bench;
   BatchOptions batch;
   std::optional<ImaginedMachine> imagined;  // inspect plan: --on

@@ -10,6 +10,8 @@
 #include "cli/terminal/streams.h"
 #include "tests/tools/lab/buffer.h"
 #include "tests/tools/lab/experts.h"
+#include "tests/tools/lab/kernels.h"
+#include "tests/tools/lab/logits.h"
 #include "tests/tools/lab/matvec.h"
 #include "tests/tools/lab/prefixes.h"
 #include "tests/tools/lab/steps.h"
@@ -61,6 +63,20 @@ const LabCommand kCommands[] = {
      false,
      {"threads", "help"},
      lab_experts},
+    {"kernels",
+     "lab kernels",
+     "[flags]",
+     "Shows which kernels a GPU runs for each format.",
+     false,
+     {"help"},
+     lab_kernels},
+    {"logits",
+     "lab logits",
+     "--tokens IDS --out FILE [flags]",
+     "Writes the logits of every token of a prompt: float32 [n_tokens, vocab_size], row-major.",
+     false,
+     {"model", "backend", "gpus", "threads", "kv-type", "topk-buffer", "chunk", "help"},
+     lab_logits},
     {"prefixes",
      "lab prefixes",
      "[flags]",
@@ -78,7 +94,7 @@ const LabCommand kCommands[] = {
      {"model", "backend", "gpus", "threads", "gpu-mem", "host-mem", "kv-type", "topk-buffer", "synthetic",
       "layers", "type", "contexts", "sequences", "decode", "locality", "expert-locality", "help"},
      lab_steps,
-     Command::bench_batch},
+     Command::bench},
 };
 
 struct LabFlag {
@@ -130,9 +146,15 @@ const LabFlag kFlags[] = {
     {"matvec experts",
      {"runs", "N", "timed runs of each kind, of which the median counts", "Product", 0,
       [](O& o) { return FlagField{[&o](V value) { lab(o).n_runs = parse_integer(value, 1, 1000); }}; }, "9"}},
-    {"matvec experts",
+    {"matvec experts kernels",
      {"type", "NAME", "only this format, e.g. Q4_K; may be repeated", "Product", 0,
       [](O& o) { return FlagField{[&o](V value) { lab(o).types.push_back(parse_type(value)); }}; }}},
+    {"logits",
+     {"tokens", "IDS", "token ids, with commas or spaces between them, or @FILE", "Logits", 0,
+      [](O& o) { return FlagField{[&o](V value) { lab(o).token_list = value.text; }}; }}},
+    {"logits",
+     {"out", "FILE", "where to; - is standard output", "Logits", 0,
+      [](O& o) { return FlagField{[&o](V value) { o.output_path = value.text; }}; }}},
     {"prefixes",
      {"contexts", "LIST", "lengths of the prompts", "Measured", 0,
       [](O& o) { return FlagField{[&o](V value) { o.bench.contexts = parse_lengths(value); }}; },
@@ -164,9 +186,9 @@ int run_lab(const std::vector<std::string>& words) {
   if (words.empty() || words[0] == "--help") return write_out(lab_overview()), 0;
   const auto command = std::ranges::find(kCommands, words[0], &LabCommand::name);
   if (command == std::end(kCommands))
-    fail(ErrorKind::usage,
-         format("unknown command '%s', expected answers, buffer, matvec, experts, prefixes or steps",
-                visible(words[0], false, 40).c_str()));
+    fail(ErrorKind::usage, format("unknown command '%s', expected answers, buffer, matvec, experts, kernels, "
+                                  "logits, prefixes or steps",
+                                  visible(words[0], false, 40).c_str()));
   const GivenWords given = take_apart(command->row(), flags_of(*command), {words.begin() + 1, words.end()});
   if (given.has("help")) return write_out(help_of(command->row(), flags_of(*command))), 0;
   LabOptions options;

@@ -14,6 +14,8 @@ struct LabOptions : Options {
   int64_t n_passages = 0;  // of each file; 0: all
   bool shows_wrong = false;
 
+  std::string token_list;  // logits: ids, or @FILE
+
   int64_t n_rows = 18432, n_cols = 7168;  // of the matrix
   int64_t n_runs = 9;
   std::vector<TensorType> types;  // empty: all

@@ -1,6 +1,7 @@
 // lab: the developers' instruments. `lab answers` asks a model questions whose answers are known, `lab
 // buffer` replays buffer policies on what its indexer selects, `lab matvec` and `lab experts` time the CPU's
-// products, `lab prefixes` prompts that are known on disk, `lab steps` the parts of a decode step.
+// products, `lab prefixes` prompts that are known on disk, `lab steps` the parts of a decode step, `lab
+// logits` writes what a model says to each token of a prompt.
 #include "base/error.h"
 #include "cli/options/flags.h"
 #include "cli/terminal/streams.h"

@@ -1,5 +1,5 @@
 // The device marks the end of each part, so nothing runs beside anything else, and a fetch that is hidden
-// otherwise shows its full length: the parts may add up to more than a step of `dsv32 bench batch`.
+// otherwise shows its full length: the parts may add up to more than a step of `dsv32 bench`.
 #include "tests/tools/lab/steps.h"
 
 #include <chrono>
