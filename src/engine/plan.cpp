@@ -1,3 +1,8 @@
+// What is left open is decided in this order, each for what is decided before it:
+//   1. whether there are drafts (make_plan), devices and split (fastest_plan), sequences (with_sequences);
+//   2. chunk (MemoryPlanner::plan), context, tokens of all sequences (plan_with_chunk);
+//   3. what fills the devices (place_apart): every row if no expert must leave, else the rest of the weights
+//      first, the smallest buffers, experts, and slots with what is left.
 #include "engine/plan.h"
 
 #include <algorithm>
@@ -370,15 +375,11 @@ MemoryPlan plan_of_team(const ModelArgs& args, EngineOptions options, const Mach
   return plan;
 }
 
-// A way to share the model: all devices of `machine`, as a team or with layers of their own.
-struct Way {
-  Machine machine;
-  bool is_team = false;
-
-  MemoryPlan plan(const ModelArgs& args, const EngineOptions& options) const {
-    return is_team ? plan_of_team(args, options, machine) : MemoryPlanner(args, options, machine).plan();
-  }
-};
+// With all devices of the machine, which share the model as options.split says.
+MemoryPlan plan_on_all(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
+  return options.split == Split::rows ? plan_of_team(args, options, machine)
+                                      : MemoryPlanner(args, options, machine).plan();
+}
 
 // The largest number up to n_most that fits, where all smaller ones fit too. 0: none.
 template <typename Fits>
@@ -394,15 +395,15 @@ int64_t largest_fitting(int64_t n_most, const Fits& fit) {
 }
 
 // Fills in an open number of sequences; see make_plan().
-EngineOptions with_sequences(const ModelArgs& args, EngineOptions options, Way way) {
+EngineOptions with_sequences(const ModelArgs& args, EngineOptions options, Machine machine) {
   if (options.max_seqs != kAsManyAsSuit) return options;
-  for (MemoryInfo& device : way.machine.devices) device.n_bytes_free -= device.n_bytes_free / kDriverShare;
+  for (MemoryInfo& device : machine.devices) device.n_bytes_free -= device.n_bytes_free / kDriverShare;
   options.max_seqs = 1;
-  const MemoryPlan one = way.plan(args, options);
-  way.machine.leave(kSlackBytes);
+  const MemoryPlan one = plan_on_all(args, options, machine);
+  machine.leave(kSlackBytes);
   const int64_t context = one.cache.max_context;
   options.context = context, options.chunk = one.chunk;
-  const bool has_buffers = args.topk() > 0 && (way.machine.is_apart || options.topk_buffer);
+  const bool has_buffers = args.topk() > 0 && (machine.is_apart || options.topk_buffer);
   const int64_t n_rows = std::min(options.topk_buffer.value_or(2 * args.topk()), context);
   const int64_t n_buffer = has_buffers && n_rows < context ? pages_for(n_rows + 1) : 0;
   const int64_t n_least = std::min(n_buffer, least_buffer_pages(args));
@@ -416,14 +417,14 @@ EngineOptions with_sequences(const ModelArgs& args, EngineOptions options, Way w
     return batch;
   };
   const auto plan_of = [&](int64_t n, int64_t n_slot_pages) {
-    return if_it_fits([&] { return way.plan(args, batch_of(n, n_slot_pages)); });
+    return if_it_fits([&] { return plan_on_all(args, batch_of(n, n_slot_pages), machine); });
   };
   const auto of_one = plan_of(1, n_least);
   const auto fit = [&](int64_t n, int64_t n_slot_pages) {
     const auto plan = plan_of(n, n_slot_pages);
     return plan && plan->n_host_expert_layers() <= of_one->n_host_expert_layers();
   };
-  const int64_t n = largest_fitting(way.machine.is_apart ? kMostOnDevice : kMostOnHost,
+  const int64_t n = largest_fitting(machine.is_apart ? kMostOnDevice : kMostOnHost,
                                     [&](int64_t seqs) { return fit(seqs, seqs * n_least); });
   if (n == 0) return options;
   const bool may_be_resident = !options.topk_buffer || n_buffer == 0;
@@ -433,85 +434,66 @@ EngineOptions with_sequences(const ModelArgs& args, EngineOptions options, Way w
   return batch_of(n, n * n_least + n_more);
 }
 
-// Weighs the ways to share the model, each with all that is left open chosen for it.
-class Ways {
- public:
-  Ways(const ModelArgs& args, const EngineOptions& options, const Machine& machine)
-      : args_(args), options_(options), machine_(machine) {}
-
-  // See make_plan().
-  MemoryPlan best() {
-    const size_t n_most = std::min(machine_.devices.size(), static_cast<size_t>(args_.n_layers));
-    const size_t n_least = machine_.is_apart && options_.gpus.empty() ? 1 : n_most;
-    const bool wants_rows = options_.split == Split::rows && n_most > 1;
-    if (n_most == 1) return plan_of(way_of(1, false));
-    if (!wants_rows) weigh_layers(n_least, n_most);
-    if (wants_rows || (options_.split != Split::layers && why_no_team(args_, options_, machine_).empty()))
-      for (size_t n = std::max<size_t>(n_least, 2); n <= n_most; ++n)
-        if (can_divide(args_, static_cast<int64_t>(n)) || (wants_rows && n == n_most && !best_))
-          weigh(way_of(n, true));
-    if (!best_) return plan_of(way_of(n_most, wants_rows));  // throws, and says what is lacking
-    if (second_) best_->plan.runner_up = second_->summary();
-    return best_->plan;
-  }
-
- private:
-  struct Weighed {
-    MemoryPlan plan;
-    PlanSpeed speed;  // that counts
-
-    MemoryPlan::Other summary() const {
-      return {plan.stages.size(),  plan.is_team,      plan.cache.max_context,
-              plan.cache.max_seqs, speed.decode_rate, speed.prompt_rate};
-    }
-    bool is_better_than(const std::optional<Weighed>& other) const {
-      if (!other || plan.cache.max_context != other->plan.cache.max_context)
-        return !other || plan.cache.max_context > other->plan.cache.max_context;
-      const bool has_more = plan.stages.size() > other->plan.stages.size();
-      return speed.decode_rate > (has_more ? kWorthADevice : 1) * other->speed.decode_rate;
-    }
-  };
-
-  Way way_of(size_t n_devices, bool is_team) const {
-    Way way{machine_, is_team};
-    way.machine.devices.resize(n_devices);
-    return way;
-  }
-  MemoryPlan plan_of(const Way& way) const { return way.plan(args_, with_sequences(args_, options_, way)); }
-
-  // The fewest devices that hold all experts beside the wanted context; all, where fewer do not, or where
-  // they can work on several sequences.
-  void weigh_layers(size_t n_least, size_t n_most) {
-    const int64_t n_wanted = options_.context.value_or(args_.max_seq_len);
-    for (size_t n = n_least; n <= n_most; ++n) {
-      const Way way = way_of(n, false);
-      const bool is_last = n == n_most, may_keep = is_last || options_.n_cpu_experts;
-      if (!may_keep && total_bytes(machine_.weights) > way.machine.free_device_bytes()) continue;
-      const auto plan = if_it_fits([&] { return plan_of(way); });
-      if (!plan || (!may_keep && plan->n_host_expert_bytes > 0)) continue;
-      weigh(*plan);
-      if (plan->cache.max_context >= n_wanted && !is_last) n = options_.is_for_all ? n_most - 1 : n_most;
-    }
-  }
-
-  void weigh(const Way& way) {
-    if (const auto plan = if_it_fits([&] { return plan_of(way); })) weigh(*plan);
-  }
-  void weigh(const MemoryPlan& plan) {
-    const CachePlan& cache = plan.cache;
-    const int64_t n_each = std::min(cache.max_context, kUsualTokens);
-    const int64_t n_seqs =
-        options_.is_for_all ? std::clamp<int64_t>(cache.key_tokens / n_each, 1, cache.max_seqs) : 1;
-    std::optional<Weighed> weighed = Weighed{plan, reckoned_speed(args_, plan, machine_, n_seqs)};
-    if (weighed->is_better_than(best_)) std::swap(best_, weighed);
-    if (weighed && weighed->is_better_than(second_)) second_ = weighed;
-  }
-
-  const ModelArgs& args_;
-  const EngineOptions& options_;
-  const Machine& machine_;
-  std::optional<Weighed> best_, second_;
+// A plan, and the tokens a second that count.
+struct Weighed {
+  std::shared_ptr<MemoryPlan> plan;
+  double rate = 0;
 };
+
+double rate_of(const ModelArgs& args, const EngineOptions& options, const MemoryPlan& plan,
+               const Machine& machine) {
+  const CachePlan& cache = plan.cache;
+  const int64_t n_each = std::min(cache.max_context, kUsualTokens);
+  const int64_t n_seqs =
+      options.is_for_all ? std::clamp<int64_t>(cache.key_tokens / n_each, 1, cache.max_seqs) : 1;
+  return reckoned_speed(args, plan, machine, n_seqs).decode_rate;
+}
+
+bool is_better(const Weighed& one, const Weighed& other) {
+  if (!other.plan || one.plan->cache.max_context != other.plan->cache.max_context)
+    return !other.plan || one.plan->cache.max_context > other.plan->cache.max_context;
+  const bool has_more = one.plan->stages.size() > other.plan->stages.size();
+  return one.rate > (has_more ? kWorthADevice : 1) * other.rate;
+}
+
+// Weighs layers on the fewest devices that hold all experts beside the wanted context; on all devices, where
+// fewer do not, or where they can work on several sequences; then teams.
+MemoryPlan fastest_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
+  const auto plan_of = [&](size_t n, Split split) {  // with the first n devices
+    Machine some = machine;
+    some.devices.resize(n);
+    EngineOptions decided = options;
+    decided.split = split;
+    return plan_on_all(args, with_sequences(args, decided, some), some);
+  };
+  const auto fit = [&](size_t n, Split split) { return if_it_fits([&] { return plan_of(n, split); }); };
+  Weighed best, second;
+  const auto weigh = [&](const MemoryPlan& plan) {
+    Weighed one{std::make_shared<MemoryPlan>(plan), rate_of(args, options, plan, machine)};
+    if (is_better(one, best)) std::swap(best, one);
+    if (one.plan && is_better(one, second)) second = one;
+  };
+  const size_t n_most = std::min(machine.devices.size(), static_cast<size_t>(args.n_layers));
+  const size_t n_least = machine.is_apart && options.gpus.empty() ? 1 : n_most;
+  const bool is_team = options.split == Split::rows && n_most > 1;
+  const int64_t n_wanted = options.context.value_or(args.max_seq_len);
+  if (n_most == 1) return plan_of(1, Split::layers);
+  for (size_t n = is_team ? n_most + 1 : n_least; n <= n_most; ++n) {
+    const bool is_last = n == n_most, may_keep = is_last || options.n_cpu_experts;  // experts on the host
+    if (!may_keep && total_bytes(machine.weights) > machine.free_device_bytes(n)) continue;
+    const auto plan = fit(n, Split::layers);
+    if (!plan || (!may_keep && plan->n_host_expert_bytes > 0)) continue;
+    weigh(*plan);
+    if (plan->cache.max_context >= n_wanted && !is_last) n = options.is_for_all ? n_most - 1 : n_most;
+  }
+  if (is_team || (options.split != Split::layers && why_no_team(args, options, machine).empty()))
+    for (size_t n = std::max<size_t>(n_least, 2); n <= n_most; ++n)
+      if (can_divide(args, static_cast<int64_t>(n)))
+        if (const auto plan = fit(n, Split::rows)) weigh(*plan);
+  if (!best.plan) return plan_of(n_most, is_team ? Split::rows : Split::layers);  // throws, and says why
+  best.plan->runner_up = second.plan;
+  return *best.plan;
+}
 
 }  // namespace
 
@@ -521,7 +503,7 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
     Machine its = machine;
     if (some.n_draft_layers == 0) its.weights = without_draft(std::move(its.weights));
     its.weights.layers.resize(static_cast<size_t>(some.n_all_layers()));
-    return Ways(some, options, its).best();
+    return fastest_plan(some, options, its);
   };
   if (args.n_draft_layers == 0 || options.n_guesses == 0) return plan_of(args.without_draft());
   if (options.n_guesses) return plan_of(args);

@@ -12,6 +12,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -101,9 +102,10 @@ struct Machine {
   std::optional<double> host_rate = {};   // bytes a second that threads read; nothing: by their number
   int n_threads = kServerThreads;
 
-  uint64_t free_device_bytes() const {  // of all devices
+  uint64_t free_device_bytes(size_t n = SIZE_MAX) const {  // of the first n devices
     uint64_t n_bytes = 0;
-    for (const MemoryInfo& device : devices) n_bytes += device.n_bytes_free;
+    for (const MemoryInfo& device : std::span(devices).first(std::min(n, devices.size())))
+      n_bytes += device.n_bytes_free;
     return n_bytes;
   }
   // Leaves n_bytes of each memory out of the plan.
@@ -140,14 +142,7 @@ struct MemoryPlan {
   uint64_t n_host_bytes_read = 0;    // of the host's experts, what a decode token reads
   uint64_t n_link_bytes_read = 0;    // of these, what the link carries
 
-  // The best of the other ways to share the model that fit, without the rest of its plan.
-  struct Other {
-    size_t n_devices = 0;
-    bool is_team = false;
-    int64_t max_context = 0, max_seqs = 0;
-    double decode_rate = 0, prompt_rate = 0;
-  };
-  std::optional<Other> runner_up;
+  std::shared_ptr<const MemoryPlan> runner_up;  // the best of the other ways to share the model that fit
 
   int64_t n_members() const { return is_team ? std::ssize(stages) : 1; }
   // Of a team, for a decode token: in every layer heads, their outputs, hidden values, outputs; the logits.
