@@ -44,7 +44,7 @@ double memory_gbps(Backend& backend) {
 std::string guesses_line(const BatchTiming& timing) {
   if (timing.n_guessed == 0) return {};
   const double n = static_cast<double>(timing.n_sequences);
-  return format("%8s %s, %.2f tokens a step and sequence, guessing %.3f ms, verifying %.3f ms\n", "",
+  return format("\n%9s %s, %.2f tokens a step and sequence, guessing %.3f ms, verifying %.3f ms", "",
                 guess_summary(timing.n_guessed, timing.n_accepted).c_str(), timing.n_tokens / n,
                 1e3 * timing.guess_seconds, 1e3 * (timing.step_seconds - timing.guess_seconds));
 }
@@ -76,22 +76,47 @@ double time_prompt(Engine& engine, ByHand& sequence, int64_t n_prompt, int64_t c
   return static_cast<double>(n_prompt) / seconds_since(start);
 }
 
+// A value of a result: as people read it, and as programs do.
+struct Cell {
+  const char *name, *key;
+  std::string text;
+  Json value;
+
+  std::string column(const std::string& what) const {
+    return format("%*s", 2 + std::max(7, static_cast<int>(std::string(name).size())), what.c_str());
+  }
+};
+
+Cell cell(const char* name, const char* key, std::optional<int64_t> n, const char* none = "-") {
+  return {name, key, n ? std::to_string(*n) : none, n ? Json(*n) : Json(nullptr)};
+}
+Cell cell(const char* name, const char* key, std::optional<double> x, int n_digits, double times = 1,
+          const char* unit = "") {
+  return {name, key, x ? format("%.*f%s", n_digits, *x * times, unit) : "-", x ? Json(*x) : Json(nullptr)};
+}
+
 // A row of the table.
 struct Measured {
   int64_t context = 0;
-  std::optional<double> prefill_tps = {};  // of one sequence
   BatchTiming decode = {};
-  std::optional<int64_t> buffer_rows = {};   // nothing: every row is resident
-  double row_bytes = 0, n_weight_bytes = 0;  // of the latter what a token reads
+  std::optional<int64_t> buffer_rows = {};  // nothing: every row is resident
+  double row_bytes = 0;
+  std::optional<double> prefill_tps = {}, weight_gbps = {};  // of one sequence: several share experts
 
-  // Of one sequence: several share some of the experts that they read.
-  std::optional<double> weight_gbps() const {
-    if (decode.n_sequences > 1) return std::nullopt;
-    return n_weight_bytes / decode.step_seconds / 1e9;
-  }
-  std::optional<double> hit_rate() const {
-    if (decode.n_rows == 0) return std::nullopt;
-    return 1 - decode.n_misses / decode.n_rows;
+  std::vector<Cell> cells(double memory_gbps) const {
+    const auto if_any = [](bool is_any, double x) { return is_any ? std::optional(x) : std::nullopt; };
+    return {
+        cell("context", "context", context),
+        cell("seqs", "sequences", decode.n_sequences),
+        cell("buffer", "buffer_rows", buffer_rows, "full"),
+        cell("prefill t/s", "prefill_tokens_per_second", prefill_tps, 1),
+        cell("decode t/s", "decode_tokens_per_second", decode.tokens_per_second(), 1),
+        cell("ms/step", "step_ms", 1e3 * decode.step_seconds, 3),
+        cell("weights GB/s", "weights_gbps", weight_gbps, 1),
+        cell("share", "share_of_memory", if_any(!!weight_gbps, weight_gbps.value_or(0) / memory_gbps), 1, 100,
+             "%"),
+        cell("hits", "hit_rate", if_any(decode.n_rows > 0, 1 - decode.n_misses / decode.n_rows), 1, 100, "%"),
+        cell("MB fetched", "fetched_bytes_per_step", decode.n_misses * row_bytes, 2, 1e-6)};
   }
 };
 
@@ -188,10 +213,12 @@ class Bench {
            int64_t n_tokens) {
     const std::unique_ptr<Tokenizer> tokenizer = fabricate_tokenizer(engine.args().vocab_size);
     const CachePlan& cache = engine.plan().cache;
+    n_weight_bytes_ = engine.plan().n_bytes_read();
     Measured row{.context = context,
                  .decode = time_batch(engine, *tokenizer, sequences, n_tokens, bench_),
-                 .row_bytes = static_cast<double>(cache.layout.row_bytes()),
-                 .n_weight_bytes = static_cast<double>(engine.plan().n_bytes_read())};
+                 .row_bytes = static_cast<double>(cache.layout.row_bytes())};
+    if (sequences.size() == 1)
+      row.weight_gbps = static_cast<double>(n_weight_bytes_) / row.decode.step_seconds / 1e9;
     if (cache.has_buffers()) row.buffer_rows = cache.buffer_rows;
     rows_.push_back(std::move(row));
   }
@@ -204,45 +231,25 @@ class Bench {
 
   std::string table() const {
     std::string text = format("%s, %.2f GB of weights a token, memory moves %.0f GB/s\n", backend_.c_str(),
-                              rows_.front().n_weight_bytes / 1e9, memory_gbps_);
-    text += format("%8s %5s %8s %12s %12s %9s %13s %7s %8s %11s\n", "context", "seqs", "buffer",
-                   "prefill t/s", "decode t/s", "ms/step", "weights GB/s", "share", "hits", "MB fetched");
-    for (const Measured& at : rows_) text += line(at) + guesses_line(at.decode);
-    return text;
-  }
-
-  std::string line(const Measured& at) const {
-    const auto number = [](const char* form, const std::optional<double>& value) {
-      return value ? format(form, *value) : std::string("-");
-    };
-    const std::optional<double> gbps = at.weight_gbps(), hits = at.hit_rate();
-    return format(
-        "%8lld %5lld %8s %12s %12.1f %9.3f %13s %7s %8s %11.2f\n", as_ll(at.context),
-        as_ll(at.decode.n_sequences), at.buffer_rows ? std::to_string(*at.buffer_rows).c_str() : "full",
-        number("%.1f", at.prefill_tps).c_str(), at.decode.tokens_per_second(), 1e3 * at.decode.step_seconds,
-        number("%.1f", gbps).c_str(), gbps ? format("%.1f%%", 100 * *gbps / memory_gbps_).c_str() : "-",
-        hits ? format("%.1f%%", 100 * *hits).c_str() : "-", at.decode.n_misses * at.row_bytes / 1e6);
+                              static_cast<double>(n_weight_bytes_) / 1e9, memory_gbps_);
+    for (const Cell& one : rows_.front().cells(memory_gbps_)) text += one.column(one.name);
+    for (const Measured& at : rows_) {
+      text += "\n";
+      for (const Cell& one : at.cells(memory_gbps_)) text += one.column(one.text);
+      text += guesses_line(at.decode);
+    }
+    return text + "\n";
   }
 
   Json json() const {
-    const auto number = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
     Json list = Json::array();
     for (const Measured& at : rows_) {
-      const std::optional<double> gbps = at.weight_gbps();
-      list.push_back({{"context", at.context},
-                      {"sequences", at.decode.n_sequences},
-                      {"buffer_rows", number(at.buffer_rows)},
-                      {"prefill_tokens_per_second", number(at.prefill_tps)},
-                      {"decode_tokens_per_second", at.decode.tokens_per_second()},
-                      {"step_ms", 1e3 * at.decode.step_seconds},
-                      {"weights_gbps", number(gbps)},
-                      {"share_of_memory", gbps ? Json(*gbps / memory_gbps_) : Json(nullptr)},
-                      {"hit_rate", number(at.hit_rate())},
-                      {"fetched_bytes_per_step", at.decode.n_misses * at.row_bytes}});
+      for (Json& row = list.emplace_back(); const Cell& one : at.cells(memory_gbps_))
+        row[one.key] = one.value;
       add_guesses(list.back(), at.decode);
     }
     return {{"backend", backend_},
-            {"weight_bytes_per_token", static_cast<uint64_t>(rows_.front().n_weight_bytes)},
+            {"weight_bytes_per_token", n_weight_bytes_},
             {"memory_gbps", memory_gbps_},
             {"measured", list}};
   }
@@ -253,6 +260,7 @@ class Bench {
   MeasuredModel model_;
   Machine machine_;  // for counting how many sequences fit
   std::string backend_;
+  uint64_t n_weight_bytes_ = 0;  // that a token reads
   double memory_gbps_ = 0;
   std::vector<Measured> rows_;
 };
