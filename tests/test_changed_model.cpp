@@ -89,7 +89,7 @@ BOOST_AUTO_TEST_CASE(a_write_shows) {
   for (int i = 0; i < 50; ++i) {
     write_file(path, "model");
     const MappedFile file(path);
-    file.settle();
+    file.wait_for_stamp();
     BOOST_TEST(file.is_unchanged());
     write_byte(path);
     BOOST_TEST(!file.is_unchanged());
@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(a_write_shows) {
   write_file(path, "other");
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   write_file(path, "model");
-  BOOST_CHECK_EXCEPTION(unsettled.settle(), Error, is_of_change);
+  BOOST_CHECK_EXCEPTION(unsettled.wait_for_stamp(), Error, is_of_change);
 }
 
 BOOST_AUTO_TEST_CASE(a_name_that_goes_is_no_change) {
@@ -109,7 +109,7 @@ BOOST_AUTO_TEST_CASE(a_name_that_goes_is_no_change) {
     const std::string what = how, moved = dir.file("moved");
     write_file(path, "model");
     const MappedFile file(path);
-    file.settle();
+    file.wait_for_stamp();
     if (what == "renamed") fs::rename(path, moved);
     if (what == "removed") fs::remove(path);
     if (what == "replaced") {
@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_CASE(a_new_ctime_alone_is_no_change) {
     write_file(path, "model");
     fs::resize_file(path, n_bytes);
     const MappedFile file(path);
-    file.settle();
+    file.wait_for_stamp();
     const FileStamp opened = file.stamp();
     chmod(path.c_str(), 0600);
     fs::create_hard_link(path, dir.file("link"));
@@ -154,7 +154,7 @@ BOOST_AUTO_TEST_CASE(samples_find_a_write_to_a_tenth) {
   for (uintmax_t begin = 0; begin < kLarge; begin += kLarge / 10) {
     write_file(path, std::string(kLarge, 'a'));
     const MappedFile file(path);
-    file.settle();
+    file.wait_for_stamp();
     struct stat before {};
     stat(path.c_str(), &before);
     std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
@@ -225,7 +225,7 @@ BOOST_AUTO_TEST_CASE(what_waits_to_be_stored_is_not) {
     const auto opened = std::make_unique<TinySequence>(changing.model.path, changing.options);
     opened->sequence->sync(base());
     const PrefixCache& prefixes = *opened->engine->prefix_cache();
-    while (opened->engine->prefix_cache()->tend() && prefixes.is_unidentified()) std::this_thread::yield();
+    while (opened->engine->prefix_cache()->store_more() && prefixes.is_unidentified()) std::this_thread::yield();
     changing.change();
     const auto warnings = opened->kept_warnings;
     opened->sequence.reset(), opened->engine.reset();

@@ -361,7 +361,7 @@ BOOST_AUTO_TEST_CASE(a_list_that_hangs_keeps_nobody) {
     BOOST_TEST(gate.is_waited_for());
     if (comes_later) {
       gate.open();
-      while (!engine->prefix_cache()->store()) engine->prefix_cache()->tend();
+      while (!engine->prefix_cache()->store()) engine->prefix_cache()->store_more();
       BOOST_TEST(engine->prefix_cache()->store()->n_pages() >= kPages);
     }
     start = std::chrono::steady_clock::now();

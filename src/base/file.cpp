@@ -166,11 +166,11 @@ bool MappedFile::is_unchanged() const {
   return true;
 }
 
-void MappedFile::distrust() const {
+void MappedFile::mark_changed() const {
   if (stamp() != opened_) has_changed_ = true;
 }
 
-void MappedFile::settle() const {
+void MappedFile::wait_for_stamp() const {
   const int64_t wait = ns_to_settle(opened_.changed_ns, now_ns());
   if (wait > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(wait));
   if (!is_unchanged()) fail_changed(path_);

@@ -11,7 +11,7 @@
 // now: 64 of 4 KB, a few milliseconds for any size. They promise that a write to a share f of a file is
 // missed with a probability of (1 - f)^64: 4 % for a twentieth, 0.1 % for a tenth, but 99 % for a single
 // block of 40 GB. So who keeps what the bytes made (the prefix cache) hashes all of them anew first, and
-// calls distrust() if they differ.
+// calls mark_changed() if they differ.
 //
 // The stamp misses writes of another machine on a network file system until this machine learns of them, and
 // stores through another mapping to pages that were dirty already.
@@ -65,10 +65,10 @@ class MappedFile {
   // Whether its bytes are still the same, as the head says; once false, always false. Any thread.
   bool is_unchanged() const;
   // All bytes were hashed anew, and differ: from now on it counts as changed if it has had another ctime.
-  void distrust() const;
+  void mark_changed() const;
   // Waits until a further change would show in the stamp: up to 10 ms, or 2 s where the file's times are
   // coarse. Throws Error{model} when it has changed.
-  void settle() const;
+  void wait_for_stamp() const;
 
  private:
   std::string path_;

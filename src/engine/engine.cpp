@@ -81,7 +81,7 @@ PrefixCache::Identity identity_of(const GgufFile& file, const PrefixCacheOptions
       digest = std::make_shared<ModelDigest>(file.files(), hashing);
       model = digest->value();
     }
-    if (model && model != first) file.distrust();
+    if (model && model != first) file.mark_changed();
     if (!file.is_unchanged()) return is_told ? std::optional(Hash256{}) : std::nullopt;
     if (!model || !digest->is_current()) return std::nullopt;
     is_told = true;
@@ -166,7 +166,7 @@ void Engine::load(const ModelSource& source, const EngineOptions& options) {
                       },
                       {team_.get(), m}});
   const auto on_progress = [&](uint64_t n_done, uint64_t n_bytes) {
-    if (prefix_cache_) prefix_cache_->tend();
+    if (prefix_cache_) prefix_cache_->store_more();
     if (options.on_loading) options.on_loading(n_done, n_bytes);
   };
   if (file_)
@@ -177,7 +177,7 @@ void Engine::load(const ModelSource& source, const EngineOptions& options) {
 
 void Engine::check_file() {
   if (!file_ || file_->is_unchanged()) return;
-  if (prefix_cache_) prefix_cache_->disown();
+  if (prefix_cache_) prefix_cache_->remove_stored();
   file_->check_unchanged();
 }
 

@@ -39,9 +39,9 @@ void Loop::drop(int64_t request) {
   const auto found = find(request);
   if (found == sequences_.end()) return;
   try {
-    land_all();
+    end_steps();
   } catch (...) {
-    flights_.clear();  // the next step meets the error again
+    steps_.clear();  // the next step meets the error again
   }
   stop_waiting(**found);
   sequences_.erase(found);
@@ -73,14 +73,14 @@ void Loop::stop_waiting(const Sequence& sequence) {
 }
 
 bool Loop::turn() try {
-  if (must_land()) land_all();
+  if (must_end_steps()) end_steps();
   end_interrupted();
   begin_constraints();
   begin_ready(false);
   close_done();  // frees room for requests that wait
   const StepPlan plan = this->plan();
-  if (!flights_.empty() && !is_steady(plan)) {
-    land_all();
+  if (!steps_.empty() && !is_steady(plan)) {
+    end_steps();
     engine_.check_file();
     close_done();
     return true;
@@ -116,7 +116,7 @@ bool Loop::turn() try {
   close_done();
   return true;
 } catch (...) {
-  flights_.clear();
+  steps_.clear();
   throw;
 }
 
@@ -203,7 +203,7 @@ void Loop::run_step(std::span<Sequence* const> sequences) {
 
 void Loop::decode(std::vector<Sequence*> sequences) {
   const int64_t n = n_groups(std::ssize(sequences));
-  if (n > 1 || !flights_.empty()) return fly(sequences, n);
+  if (n > 1 || !steps_.empty()) return decode_in_groups(sequences, n);
   const std::vector<Sequence*> stepping = make_room(std::move(sequences));
   if (stepping.empty()) return;
   const auto start = std::chrono::steady_clock::now();
@@ -336,7 +336,7 @@ void Loop::take_rows(std::span<Row> rows) {
     row.drawn.top.resize(std::min(row.drawn.top.size(), static_cast<size_t>(n_wanted)));
     try {
       if (row.error) std::rethrow_exception(row.error);
-      if (!row.drawn.is_finite) sequence.distrust();
+      if (!row.drawn.is_finite) sequence.discard_prefix();
       row.drawn.check();
       int32_t& token = row.drawn.chosen.id;
       if (drawer_) token = drawer_(sequence, row.ahead, token);
@@ -357,41 +357,41 @@ int64_t Loop::n_groups(int64_t n_sequences) const {
   return std::min(static_cast<int64_t>(engine_.forward().n_stages()), n_sequences);
 }
 
-// Begins a step of sequences that are in no flight, an equal share of all; or ends the flight that began
+// Begins a step of sequences that are in no step, an equal share of all; or ends the step that began
 // first.
-void Loop::fly(const std::vector<Sequence*>& sequences, int64_t n_groups) {
+void Loop::decode_in_groups(const std::vector<Sequence*>& sequences, int64_t n_groups) {
   std::vector<Sequence*> resting;
   for (Sequence* sequence : sequences) {
-    const auto is_here = [&](const Drawing& flight) {
-      return std::ranges::count(flight.rows, sequence, &Row::sequence) > 0;
+    const auto is_here = [&](const Drawing& step) {
+      return std::ranges::count(step.rows, sequence, &Row::sequence) > 0;
     };
-    if (std::ranges::none_of(flights_, is_here)) resting.push_back(sequence);
+    if (std::ranges::none_of(steps_, is_here)) resting.push_back(sequence);
   }
-  if (resting.empty() || std::ssize(flights_) >= n_groups) return land();
+  if (resting.empty() || std::ssize(steps_) >= n_groups) return end_step();
   const int64_t share = (std::ssize(sequences) + n_groups - 1) / n_groups;
   resting.resize(std::min(resting.size(), static_cast<size_t>(share)));
   resting = make_room(std::move(resting));
   if (resting.empty()) return;
   run_step(resting);
   int64_t first = 0;
-  const auto is_taken = [&](const Drawing& flight) { return flight.tokens.first_row == first; };
-  while (std::ranges::any_of(flights_, is_taken)) first += engine_.n_group_rows();
-  flights_.push_back(draw(resting, first));
+  const auto is_taken = [&](const Drawing& step) { return step.tokens.first_row == first; };
+  while (std::ranges::any_of(steps_, is_taken)) first += engine_.n_group_rows();
+  steps_.push_back(draw(resting, first));
 }
 
-void Loop::land() {
-  Drawing flight = std::move(flights_.front());
-  flights_.pop_front();
-  take_tokens(std::move(flight));
+void Loop::end_step() {
+  Drawing step = std::move(steps_.front());
+  steps_.pop_front();
+  take_tokens(std::move(step));
 }
 
-void Loop::land_all() {
-  while (!flights_.empty()) land();
+void Loop::end_steps() {
+  while (!steps_.empty()) end_step();
 }
 
 // Whether something else than decode steps comes next.
-bool Loop::must_land() const {
-  return !flights_.empty() && std::ranges::any_of(sequences_, [](const auto& sequence) {
+bool Loop::must_end_steps() const {
+  return !steps_.empty() && std::ranges::any_of(sequences_, [](const auto& sequence) {
     return sequence->phase == Phase::waits_for_disk || sequence->phase == Phase::reads_prompt ||
            (sequence->phase != Phase::is_done && sequence->is_interrupted());
   });

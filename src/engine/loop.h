@@ -91,10 +91,10 @@ class Loop : public Answerer {
   void run_step(std::span<Sequence* const> sequences);
   int64_t n_groups(int64_t n_sequences) const;
   std::vector<Sequence*> make_room(std::vector<Sequence*> sequences);
-  void fly(const std::vector<Sequence*>& sequences, int64_t n_groups);
-  void land();
-  void land_all();
-  bool must_land() const;
+  void decode_in_groups(const std::vector<Sequence*>& sequences, int64_t n_groups);
+  void end_step();
+  void end_steps();
+  bool must_end_steps() const;
   static bool is_steady(const StepPlan& plan);
 
   StepPlan plan();
@@ -116,7 +116,7 @@ class Loop : public Answerer {
   bool was_prompt_ = false;  // the last step read a prompt
   // Of the decode steps of groups that are computed, the oldest first. The next ones begin in the stages that
   // these have left.
-  std::deque<Drawing> flights_;
+  std::deque<Drawing> steps_;
 };
 
 }  // namespace dsv32

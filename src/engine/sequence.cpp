@@ -48,7 +48,7 @@ bool Sequence::is_ready(std::span<const int32_t> prompt, std::span<const TokenRu
 int64_t Sequence::hold(std::span<const int32_t> prompt, int64_t n_reusable,
                        std::span<const TokenRun> decoded) {
   engine_.check_prompt(prompt);
-  settle();
+  await_chunks();
   int64_t n = std::ranges::mismatch(prompt, tokens()).in1 - prompt.begin();
   if (n == std::ssize(prompt)) --n;
   if (n < cached_->n_tokens()) engine_.cache().truncate(*cached_, n);
@@ -86,7 +86,7 @@ int64_t Sequence::read_chunk(std::span<const int32_t> prompt) {
 
 // Unlocks its remembered prefixes, so that they may leave the device too.
 void Sequence::suspend() {
-  settle();
+  await_chunks();
   if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->forget(*cached_);
   engine_.cache().suspend(*cached_);
 }
@@ -99,18 +99,18 @@ void Sequence::set_shrunk(bool shrunk) {
 
 void Sequence::rest() {
   if (cached_->is_suspended()) return;
-  settle();
+  await_chunks();
   remember();
 }
 
-void Sequence::settle() {
+void Sequence::await_chunks() {
   if (engine_.forward().n_under_way(*cached_) == 0) return;
   engine_.forward().finish();
   engine_.forward().wait();  // the host may be about to write to its pages, or to read them
 }
 
-void Sequence::distrust() {
-  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->distrust(cached_->history());
+void Sequence::discard_prefix() {
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->discard(cached_->history());
 }
 
 std::span<const int32_t> Sequence::reusable() const {

@@ -101,7 +101,7 @@ class Sequence : public SequenceState {
   // prefill. hold() of another sequence, or in another process, needs them to find these tokens.
   std::vector<TokenRun> decoded() const;
   // The logits are not finite: removes the prefix, which may be damaged in a way that no checksum shows.
-  void distrust();
+  void discard_prefix();
 
   // --- Its request
 
@@ -162,7 +162,7 @@ class Sequence : public SequenceState {
   int64_t n_common = 0;
 
  private:
-  void settle();  // waits until no chunk of it is under way
+  void await_chunks();  // waits until no chunk of it is under way
   std::span<const int32_t> reusable() const;
   int64_t n_reusable_prompt() const;
   void remember();

@@ -176,7 +176,7 @@ GgufFile::GgufFile(const std::string& path) : GgufFile(MappedFile(refuse_raw_pie
 }
 
 GgufFile::GgufFile(MappedFile file) : Metadata(file.path()) {
-  file.settle();
+  file.wait_for_stamp();
   read(file.bytes());
   files_.push_back(std::move(file));
 }

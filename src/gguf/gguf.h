@@ -51,7 +51,7 @@ class GgufFile : public Metadata {
   // Throws Error{model} when a part was written to since it was opened (base/file.h).
   void check_unchanged() const;
   bool is_unchanged() const { return std::ranges::all_of(files_, &MappedFile::is_unchanged); }
-  void distrust() const { std::ranges::for_each(files_, &MappedFile::distrust); }
+  void mark_changed() const { std::ranges::for_each(files_, &MappedFile::mark_changed); }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order, part after part
   const GgufTensor* find_tensor(std::string_view name) const;          // nullptr when absent
   const std::string& path_of(const GgufTensor& tensor) const {         // of its part

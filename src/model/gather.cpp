@@ -34,11 +34,11 @@ void Stage::gather_columns(const float* part, float* whole, int64_t n_rows, int6
 void Stage::add_parts(const float* part) {
   pending_ = Gather{member_, {{part, out(), piece_.n_tokens, args_.dim}, {}}, h()};
   pending_->is_to_owners = share_.is_by_tokens();
-  if (piece_.n_tokens < step_.n_tokens || share_.is_by_tokens()) settle({});
+  if (piece_.n_tokens < step_.n_tokens || share_.is_by_tokens()) end_gather({});
 }
 
 // Does what add_parts() has left, and the norm of h. False: nothing was left.
-bool Stage::settle(const RmsNorm& norm) {
+bool Stage::end_gather(const RmsNorm& norm) {
   if (!pending_) return false;
   pending_->norm = norm;
   backend_.gather(*pending_);

@@ -225,14 +225,14 @@ void Stage::norm(const Vector& weight, const char* name) {
   const int64_t first = share_.first * args_.dim;
   const RmsNorm op{h() + first, args_.dim,       weight.data(), args_.norm_eps,
                    x() + first, share_.n_tokens, args_.dim};
-  if (!settle(op)) backend_.rms_norm(op);
+  if (!end_gather(op)) backend_.rms_norm(op);
   observe(name, x(), args_.dim);
 }
 
 // logits = head RMSNorm(h), of the last n_logits_ tokens. The block for drafts needs RMSNorm(h) of all
 // tokens.
 void Stage::run_head(const Vector& norm, const WeightMatrix& head) {
-  settle({});
+  end_gather({});
   const int64_t n_before = step_.n_tokens - n_logits_, first = has_block() ? 0 : n_before;
   backend_.rms_norm({act_.h.data() + first * args_.dim, args_.dim, norm.data(), args_.norm_eps, act_.out(),
                      step_.n_tokens - first, args_.dim});

@@ -271,7 +271,7 @@ class Stage {
   WeightMatrix own_heads(const WeightMatrix& stack) const;
   void gather_columns(const float* part, float* whole, int64_t n_rows, int64_t width);
   void add_parts(const float* part);
-  bool settle(const RmsNorm& norm);
+  bool end_gather(const RmsNorm& norm);
 
   // attention.cpp
   void project(const LayerWeights& w);

@@ -52,9 +52,9 @@ PrefixCache::PrefixCache(std::shared_ptr<LatentCache> pool, Identity identity,
 }
 
 PrefixCache::~PrefixCache() {
-  const bool was_disowned = is_disowned_;
+  const bool was_disowned = is_removed_;
   or_miss<Error>([this] { flush(); });
-  if (is_disowned_ && !was_disowned)
+  if (is_removed_ && !was_disowned)
     options_.warn("prefix cache: the model has changed since it was opened; nothing of this run is kept");
   end_reading();
   take_back_write(true);
@@ -184,7 +184,7 @@ void PrefixCache::remember(const CachedSequence& sequence, Tokens history) {
   });
 }
 
-bool PrefixCache::tend() {
+bool PrefixCache::store_more() {
   or_miss<Error>([this] { store_waiting(false); });
   return writing_ || (is_opening() && (opening_ || !to_store_.empty()));
 }
@@ -391,7 +391,7 @@ void PrefixCache::store_waiting(bool waits) {
     if (writing_ || (options_.write == WritePolicy::write_back && !waits)) return;
     const std::optional<Hash256> now = to_store_.empty() ? fingerprint_ : identity_();
     if (!now) return;
-    if (now != fingerprint_) disown();
+    if (now != fingerprint_) remove_stored();
     const std::shared_ptr<StoreJob> job = next_job();
     if (!job) return;
     const auto write = [job, store = store_, pool = pool_] {
@@ -462,8 +462,8 @@ bool PrefixCache::store_leaving(const PageHash& last, Tokens path) {
   return store_->has(last);
 }
 
-void PrefixCache::disown() {
-  is_disowned_ = true;
+void PrefixCache::remove_stored() {
+  is_removed_ = true;
   stop_storing();
   take_back_write(true);
   if (store_) store_->take_back();
@@ -471,7 +471,7 @@ void PrefixCache::disown() {
 
 // Pages that this run stored after damaged ones are worthless too: discards all pages of the path, and stores
 // nothing more.
-void PrefixCache::distrust(Tokens history) {
+void PrefixCache::discard(Tokens history) {
   stop_storing();
   take_back_write(true);
   for (const PrefixPage& page : tree_.match(history).pages)

@@ -73,12 +73,12 @@ class PrefixCache {
   void note_prefill(int64_t n_tokens, double seconds);
 
   // The logits after this history were not finite: removes its pages from the disk, and stores nothing more.
-  void distrust(Tokens history);
+  void discard(Tokens history);
   // The model has changed: removes everything that this object stored, and stores nothing more.
-  void disown();
+  void remove_stored();
 
   // Opens the store and gives the writer its next job, while no request calls. Returns whether more is left.
-  bool tend();
+  bool store_more();
   // Waits until everything that is to be stored is on the disk, or has failed.
   void flush();
 
@@ -159,7 +159,7 @@ class PrefixCache {
   std::shared_ptr<StoreJob> writing_;
   std::unordered_map<const CachedSequence*, PrefixTree::Lock> locks_;
   std::list<std::vector<int32_t>> to_store_;  // paths, whole pages
-  bool is_storing_ = true, is_disowned_ = false, write_hangs_ = false, read_hangs_ = false;
+  bool is_storing_ = true, is_removed_ = false, write_hangs_ = false, read_hangs_ = false;
   uint64_t n_reads_ended_ = 0;
   const char* why_none_ = "";
   double prefill_rate_ = 0;  // tokens a second; 0: not known yet

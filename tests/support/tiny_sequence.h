@@ -31,7 +31,7 @@ struct TinySequence {
     if (options.cache)
       options.cache->warn = [kept = kept_warnings](const std::string& line) { kept->push_back(line); };
     engine = std::make_unique<Engine>(file, options);
-    while (engine->prefix_cache() && engine->prefix_cache()->tend()) std::this_thread::yield();
+    while (engine->prefix_cache() && engine->prefix_cache()->store_more()) std::this_thread::yield();
     sequence = std::make_unique<ByHand>(*engine);
   }
 };

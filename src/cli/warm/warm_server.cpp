@@ -48,7 +48,7 @@ class WarmServer {
       : engine_(engine), tokenizer_(tokenizer), listener_(std::move(listener)), terms_(terms) {}
   ~WarmServer() {
     for (const auto& client : clients_) client->is_gone = true;
-    see_off();
+    remove_clients();
   }
 
   void serve(const GracefulStop& stop) {
@@ -56,7 +56,7 @@ class WarmServer {
       const bool is_asked = begin_asked();
       look(is_asked ? 0 : idle_ms());
       turn(is_asked);
-      see_off();
+      remove_clients();
     }
   }
 
@@ -140,7 +140,7 @@ class WarmServer {
 
   // How long to wait for clients. While idle, prefixes are stored to disk.
   int idle_ms() {
-    if (engine_.prefix_cache() && engine_.prefix_cache()->tend()) return kStoreMs;
+    if (engine_.prefix_cache() && engine_.prefix_cache()->store_more()) return kStoreMs;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(terms_.keep - (Clock::now() - used_at_));
     return static_cast<int>(std::clamp<int64_t>(left.count(), 0, kIdleMs));
   }
@@ -195,7 +195,7 @@ class WarmServer {
       const std::optional<std::string> line = client.link.next_line();
       if (!line) break;
       try {
-        obey(client, *line);
+        take_line(client, *line);
       } catch (...) {
         queue(client.link, {{"error", WarmError(current_error())}});
         client.leave();
@@ -215,7 +215,7 @@ class WarmServer {
     }
   }
 
-  void obey(Client& client, const std::string& line) {
+  void take_line(Client& client, const std::string& line) {
     const ReadJson json = warm_object(line);
     JsonFields fields(json, "the line");
     if (!client.is_greeted) return greet(client, fields);
@@ -297,11 +297,11 @@ class WarmServer {
       throw;
     }
     for (const auto& client : clients_)
-      std::erase_if(client->asked, [&](const auto& asked) { return conclude(*asked); });
+      std::erase_if(client->asked, [&](const auto& asked) { return send_outcome(*asked); });
   }
 
   // Sends the request's outcome. False: the loop has not finished the request.
-  bool conclude(Asked& asked) {
+  bool send_outcome(Asked& asked) {
     if (!asked.on_loop || !engine_.loop().is_done(*asked.on_loop)) return false;
     try {
       asked.tell(asked.json.last(engine_.loop().take(*asked.on_loop)));
@@ -312,7 +312,7 @@ class WarmServer {
   }
 
   // Removes clients that are gone, mute or done, and drops their requests.
-  void see_off() {
+  void remove_clients() {
     std::erase_if(clients_, [&](const std::unique_ptr<Client>& client) {
       const double seconds = seconds_since(client->since);
       const bool is_mute = !client->is_greeted && seconds > kGreetingSeconds;
