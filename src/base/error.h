@@ -27,8 +27,7 @@ enum class ErrorKind {
   internal,      // a fault of the program
 };
 
-// Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 batch with failures, 129/130/143 signals (set
-// in main).
+// Exit codes of errors; main.cpp has the list of all.
 constexpr int exit_code(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::usage:

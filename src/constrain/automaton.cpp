@@ -326,9 +326,10 @@ void Automaton::open(size_t opening) {
     case Node::Kind::list: {
       const bool is_own = at.b < std::ssize(node.parts);
       const NodeId id = is_own ? node.parts[static_cast<size_t>(at.b)] : node.rest;
-      // Without a limit, counts that allow the same are the same.
-      const int64_t n_told = std::max({std::ssize(node.parts), node.least, int64_t{1}});
-      const int64_t n_next = node.most == Terms::kNoLimit ? std::min<int64_t>(at.b + 1, n_told) : at.b + 1;
+      // Without a limit, all counts from n_distinct on allow the same, so they are one count.
+      const int64_t n_distinct = std::max({std::ssize(node.parts), node.least, int64_t{1}});
+      const int64_t n_next =
+          node.most == Terms::kNoLimit ? std::min<int64_t>(at.b + 1, n_distinct) : at.b + 1;
       if (at.b < node.most && id >= 0)
         open_item(opening, id, at.b == 0 ? -1 : node.separator, counted(n_next));
       return;

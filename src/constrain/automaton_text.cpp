@@ -68,7 +68,8 @@ struct Partial {
   }
 };
 
-// `b` of a cell before bytes that all lead to the same term.
+// `b` of a cell within a character whose missing bytes do not matter: all that it may become lead to the same
+// term. How many bytes are missing, and the bounds of the next one.
 int32_t within_of(int n_missing, uint32_t least, uint32_t most) {
   return static_cast<int32_t>(static_cast<uint32_t>(n_missing) | least << 8 | most << 16);
 }

@@ -211,8 +211,8 @@ SchemaReader::NodeId SchemaReader::type_node(const Shape& shape, Type type) {
   }
 }
 
-// Of the values those that the other keywords accept: they are given to the automaton of these keywords, when
-// it is complete.
+// Values beside other keywords: those that the other keywords accept. finish() finds them, when the automaton
+// of these keywords is complete.
 SchemaReader::NodeId SchemaReader::values_node(Shape shape) {
   if (!shape.properties.empty())
     for (const auto& [meaning, value] : *shape.values)

@@ -41,7 +41,8 @@ class CachedSequence {
   bool is_resident() const { return is_resident_; }
   // Whether the device still has the hidden state of the last token, from which the block for drafts goes on.
   bool has_hidden() const { return has_hidden_; }
-  int64_t share() const { return share_; }  // its number among the sequences that are open and not suspended
+  // Which part of the tables and of the buffers' state is its own. A suspended sequence has none.
+  int64_t share() const { return share_; }
   // Its keys lie in host memory, it has no slots, and takes part in no step.
   bool is_suspended() const { return is_suspended_; }
 

@@ -1,10 +1,11 @@
 // How many guesses of each sequence a decode step verifies: those that bring the most tokens a second.
 //
-// A step's time is kept for each class of numbers of sequences and each number of guesses; the share of right
-// guesses is kept for all of them together. The number with the best quotient is taken, and its changing time
-// (contexts grow) carries the times of the others along. Each of the others gains 0.05 % for every step that
-// it was not taken, so one that is nearly as good is tried often, a bad one seldom, and trials cost 0.05 %
-// each. No answer depends on the choice.
+// The speed of a number of guesses is: tokens that a step wins / seconds of the step. How many are won follows
+// from the share of right guesses, which is one for all steps; seconds are kept for each number of guesses and
+// each class of numbers of sequences (1, 2, 3-4, ...). The fastest number is taken. Contexts grow, and all
+// steps slow down with them: when the fastest number's time changes, the other times change by the same
+// factor. A number that is not taken gains 0.05 % of speed with every step, so all are tried again, a good one
+// often and a bad one seldom. No answer depends on the choice.
 #pragma once
 
 #include <algorithm>

@@ -37,7 +37,7 @@ inline constexpr uint64_t kSlackBytes = uint64_t{8} << 20;
 // A CUDA driver rounds allocations up: by 1 / kDriverShare of a plan (0.4 %, one H100).
 inline constexpr uint64_t kDriverShare = 256;
 
-using Backends = std::vector<std::shared_ptr<Backend>>;  // one for each device; an owner keeps its memory
+using Backends = std::vector<std::shared_ptr<Backend>>;  // one a device; lives as long as buffers on it
 
 // How decode chooses the rows that a token attends to. model: by the model's indexer, or every row where it
 // has none. all: every row. quest: by Quest.

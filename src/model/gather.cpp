@@ -4,10 +4,11 @@
 //   attention by tokens               each member has h of some tokens: its own kv and keys, then its own x
 //   MLP, experts, head                each member some rows of every product
 //
-// Every matrix is whole on one side: a product has all columns. A gather writes the buffers all_o, all_gate,
-// all_hidden, out and the logits on every member, and with attention by tokens kv, index_k, x and h. Between
-// two that write the same one lies another gather, as Gather requires: so in a layer that only stores rows,
-// whose gathers of kv would follow each other, every member has h of all tokens.
+// A member's part of a product has some rows of the matrix, and all columns. A gather writes a buffer on every
+// member: all_o, all_gate, all_hidden, out or the logits, and with attention by tokens kv, index_k, x or h.
+// Gather requires that two gathers which write the same buffer have another one between them. In a layer that
+// only stores rows, two gathers of kv would follow each other; so there every member has h of all tokens, and
+// no kv is gathered.
 #include "model/stage.h"
 
 namespace dsv32 {

@@ -37,8 +37,8 @@ struct Step {
   std::vector<CachedSequence*> sequences;
   std::vector<int32_t> tokens;  // follow the tokens that their sequences hold
   int64_t n_logits = 0;         // how many last tokens of a prefill step get logits; in decode all
-  std::optional<int64_t> nth_guess =
-      {};  // of a guessing step: how many tokens lie between the held ones and its
+  // Of a guessing step: how many guesses lie between the sequence's next token and the one that is guessed.
+  std::optional<int64_t> nth_guess = {};
   // Set by Forward, of the time before the step: tokens of the prompt's sequence, and for each sequence
   // whether the hidden state of its last token is known.
   int64_t n_held = 0;

@@ -157,7 +157,7 @@ class Batch : Listener {
       return true;
     }
     item.place = n_places_++;
-    if (item.error)  // its text names the line's number
+    if (item.error)  // the error names the line's number, which is the name of an item that has no other
       fail_item(item, item.name() == std::to_string(item.number) ? "" : item.name() + ": ");
     else
       waiting_.push_back(std::move(item));
