@@ -81,7 +81,7 @@ std::string Conversation::help() {
     const std::string names = replaced(command.names, " ", ", ") + " " + command.argument;
     text += format("%-21s %s\n", names.c_str(), command.text);
     if (command.run == &Conversation::set)
-      text += format("%22s%s\n", "", joined(chat_settings(), ", ").c_str());
+      text += format("%22s%s\n", "", joined(chat_settings(), " ").c_str());
   }
   return text +
          R"(A line that ends in \ goes on in the next one; """ begins and ends a text of
