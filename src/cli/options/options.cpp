@@ -55,8 +55,7 @@ GivenFlag read_line(const std::string& line, const std::string& where, Command c
     fail(ErrorKind::usage, "expected a flag, not '" + visible(line, false, 40) + "'",
          "a line is --NAME or --NAME=VALUE");
   Flags all;
-  for (const Flag& flag : flags())
-    if (!find_flag(all, flag.name())) all.push_back(&flag);
+  for (const Flag& flag : flags()) all.push_back(&flag);
   GivenFlag setting = take_apart(row_of(command), all, {unquoted(line)}).flags.front();
   if (setting.flag->is_once())
     fail(ErrorKind::usage, "--" + setting.flag->name() + " belongs on the command line");
