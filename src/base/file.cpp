@@ -36,7 +36,7 @@ int64_t now_ns() {
 }
 
 // Nanoseconds from `now` until a further change would get another ctime; 0: it would already.
-int64_t ns_to_settle(int64_t changed_ns, int64_t now) {
+int64_t ns_to_distinct_stamp(int64_t changed_ns, int64_t now) {
   const int64_t age = now - changed_ns, grain = changed_ns % kSecond == 0 ? kCoarse : kTick;
   return age >= 0 && age < grain ? grain - age : 0;
 }
@@ -162,7 +162,7 @@ bool MappedFile::is_unchanged() const {
     has_changed_ = true;
     return false;
   }
-  if (ns_to_settle(now->changed_ns, asked_ns) == 0) changed_ns_ = now->changed_ns;
+  if (ns_to_distinct_stamp(now->changed_ns, asked_ns) == 0) changed_ns_ = now->changed_ns;
   return true;
 }
 
@@ -171,7 +171,7 @@ void MappedFile::mark_changed() const {
 }
 
 void MappedFile::wait_for_stamp() const {
-  const int64_t wait = ns_to_settle(opened_.changed_ns, now_ns());
+  const int64_t wait = ns_to_distinct_stamp(opened_.changed_ns, now_ns());
   if (wait > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(wait));
   if (!is_unchanged()) fail_changed(path_);
 }

@@ -52,9 +52,9 @@ PrefixCache::PrefixCache(std::shared_ptr<LatentCache> pool, Identity identity,
 }
 
 PrefixCache::~PrefixCache() {
-  const bool was_disowned = is_removed_;
+  const bool had_changed = is_model_changed_;
   or_miss<Error>([this] { flush(); });
-  if (is_removed_ && !was_disowned)
+  if (is_model_changed_ && !had_changed)
     options_.warn("prefix cache: the model has changed since it was opened; nothing of this run is kept");
   end_reading();
   take_back_write(true);
@@ -463,7 +463,7 @@ bool PrefixCache::store_leaving(const PageHash& last, Tokens path) {
 }
 
 void PrefixCache::remove_stored() {
-  is_removed_ = true;
+  is_model_changed_ = true;
   stop_storing();
   take_back_write(true);
   if (store_) store_->take_back();

@@ -159,7 +159,7 @@ class PrefixCache {
   std::shared_ptr<StoreJob> writing_;
   std::unordered_map<const CachedSequence*, PrefixTree::Lock> locks_;
   std::list<std::vector<int32_t>> to_store_;  // paths, whole pages
-  bool is_storing_ = true, is_removed_ = false, write_hangs_ = false, read_hangs_ = false;
+  bool is_storing_ = true, is_model_changed_ = false, write_hangs_ = false, read_hangs_ = false;
   uint64_t n_reads_ended_ = 0;
   const char* why_none_ = "";
   double prefill_rate_ = 0;  // tokens a second; 0: not known yet
