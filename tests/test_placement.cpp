@@ -1,5 +1,5 @@
-// Placement against a table of machines worked out by another program, against all borders and counts gone
-// through on small random machines, and by its invariants on larger ones.
+// Placement against a table of machines, against all borders and counts gone through on small random
+// machines, and by its invariants on larger ones.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <iterator>
@@ -37,20 +37,16 @@ uint64_t device_bytes(const PlacementInput& in, int64_t first, int64_t end, cons
   return n + (n_streamed > 0 ? in.stream_bytes : 0);
 }
 
-uint64_t device_read(const PlacementInput& in, int64_t first, int64_t end, const std::vector<bool>& on_host) {
+// For a decode token, wherever the experts lie.
+uint64_t layers_read(const PlacementInput& in, int64_t first, int64_t end) {
   uint64_t n = 0;
   for (int64_t i = first; i < end; ++i) {
     const LayerBytes& layer = in.model.layers.at(static_cast<size_t>(i));
-    n += (layer.is_draft ? 0 : layer.core) + (on_host.at(static_cast<size_t>(i)) ? 0 : layer.experts_read);
+    n += (layer.is_draft ? 0 : layer.core) + layer.experts_read;
   }
   if (first == 0) n += in.model.embedding_read;
   if (end == std::ssize(in.model.layers)) n += in.model.head;
   return n;
-}
-
-// Wherever the experts lie.
-uint64_t layers_read(const PlacementInput& in, int64_t first, int64_t end) {
-  return device_read(in, first, end, std::vector<bool>(in.model.layers.size()));
 }
 
 // Layers of a run that have experts.
@@ -96,7 +92,6 @@ void check(const PlacementInput& in, const Placement& placement) {
     };
     BOOST_TEST(device.n_bytes == taken(placement.buffer_rows));
     BOOST_TEST(device.n_bytes <= in.device_room[i]);
-    BOOST_TEST(device.n_read == device_read(in, first, device.end_layer, placement.has_host_experts));
     could_grow = could_grow && taken(placement.buffer_rows + 1) <= in.device_room[i];
     if (!in.n_host_layers)
       BOOST_TEST(lies_evenly(placement.has_host_experts, with_experts(in, first, device.end_layer)));
@@ -104,14 +99,13 @@ void check(const PlacementInput& in, const Placement& placement) {
   }
   BOOST_TEST(first == std::ssize(in.model.layers));
   BOOST_TEST(!could_grow);
-  uint64_t host_bytes = in.host_bytes, host_read = 0;
+  uint64_t host_bytes = in.host_bytes;
   for (size_t i = 0; i < in.model.layers.size(); ++i)
     if (placement.has_host_experts[i]) {
       BOOST_TEST(in.model.layers[i].experts > 0);
-      host_bytes += in.model.layers[i].experts, host_read += in.model.layers[i].experts_read;
+      host_bytes += in.model.layers[i].experts;
     }
   BOOST_TEST(placement.host_bytes == host_bytes);
-  BOOST_TEST(placement.host_read == host_read);
   BOOST_TEST(host_bytes <= in.host_room);
   if (in.n_host_layers) {
     BOOST_TEST(std::ranges::count(placement.has_host_experts, true) == *in.n_host_layers);
@@ -128,17 +122,12 @@ struct Choice {
   bool exists() const { return !ends.empty(); }
 };
 
+// The one with the fewest bytes on the host. `given`: the layers whose experts lie there; nothing: any count
+// of each stage.
 class EveryChoice {
  public:
-  // With as few bytes on the host as possible, or no more than so many and as even as possible.
-  EveryChoice(const PlacementInput& in, int64_t n_rows, std::optional<std::vector<bool>> given,
-              std::optional<uint64_t> most_host_bytes = {}, uint64_t most_read = UINT64_MAX)
-      : in_(in),
-        n_rows_(n_rows),
-        given_(std::move(given)),
-        most_host_bytes_(most_host_bytes),
-        most_read_(most_read),
-        on_host_(in.model.layers.size()) {
+  EveryChoice(const PlacementInput& in, int64_t n_rows, std::optional<std::vector<bool>> given)
+      : in_(in), n_rows_(n_rows), given_(std::move(given)), on_host_(in.model.layers.size()) {
     if (given_) on_host_ = *given_;
     go({}, 0, 0);
   }
@@ -148,10 +137,7 @@ class EveryChoice {
   void go(const std::vector<int64_t>& ends, uint64_t host_bytes, uint64_t most_read) {
     const int64_t first = ends.empty() ? 0 : ends.back(), n_layers = std::ssize(in_.model.layers);
     if (ends.size() == in_.device_room.size()) {
-      const Choice choice{host_bytes, most_read, ends};
-      if (first == n_layers && host_bytes <= most_host_bytes_.value_or(host_bytes) &&
-          most_read <= most_read_ && is_better(choice))
-        best_ = choice;
+      if (first == n_layers) best_ = std::min(best_, {host_bytes, most_read, ends});
       return;
     }
     for (int64_t end = first + 1; end <= n_layers; ++end) {
@@ -168,41 +154,26 @@ class EveryChoice {
       }
     }
   }
-  bool is_better(const Choice& choice) const {
-    if (!most_host_bytes_ || choice.most_read == best_.most_read) return choice < best_;
-    return choice.most_read < best_.most_read;
-  }
 
   const PlacementInput& in_;
   int64_t n_rows_;
   std::optional<std::vector<bool>> given_;
-  std::optional<uint64_t> most_host_bytes_;
-  uint64_t most_read_;
   std::vector<bool> on_host_;
   Choice best_;
 };
 
-// What place_layers is to find, and whether with the experts of the wished layers alone on the host.
-struct Expected {
-  Choice choice;
-  bool is_as_wished = false;
-};
-Expected expected(const PlacementInput& in) {
-  std::vector<bool> wished(in.model.layers.size());
-  set_evenly(wished, with_experts(in, 0, std::ssize(in.model.layers)),
-             static_cast<size_t>(in.n_host_layers.value_or(0)));
+std::vector<bool> with_host_layers(const PlacementInput& in, size_t n_host) {
+  std::vector<bool> on_host(in.model.layers.size());
+  set_evenly(on_host, with_experts(in, 0, std::ssize(in.model.layers)), n_host);
+  return on_host;
+}
+
+// The best with the experts of the wished layers alone on the host, and the most rows.
+Choice best_as_wished(const PlacementInput& in) {
+  const std::vector<bool> wished = with_host_layers(in, static_cast<size_t>(in.n_host_layers.value_or(0)));
   for (int64_t n_rows = in.most_rows; n_rows >= in.least_rows; --n_rows)
-    if (const Choice choice = EveryChoice(in, n_rows, wished).best(); choice.exists()) return {choice, true};
-  if (in.n_host_layers) return {};
-  const Choice fewest = EveryChoice(in, in.least_rows, std::nullopt).best();
-  if (!fewest.exists()) return {};
-  uint64_t n_largest = 0;
-  for (const LayerBytes& layer : in.model.layers) n_largest = std::max(n_largest, layer.experts);
-  uint64_t n_most = fewest.host_bytes + kLayersForEvenness * (in.device_room.size() - 1) * n_largest;
-  n_most = std::min(n_most, std::max(in.host_room, in.host_bytes) - in.host_bytes);
-  n_most = std::max(n_most, fewest.host_bytes);
-  const uint64_t least = EveryChoice(in, in.least_rows, std::nullopt, n_most).best().most_read;
-  return {EveryChoice(in, in.least_rows, std::nullopt, {}, least + least / 16).best(), false};
+    if (const Choice choice = EveryChoice(in, n_rows, wished).best(); choice.exists()) return choice;
+  return {};
 }
 
 // ---- Machines and models.
@@ -319,18 +290,18 @@ BOOST_AUTO_TEST_CASE(a_table_of_machines) {
       {"141", 128, q2_k, {}, "61", "21", 23553},
       {"141", 128, iq2_xxs, {}, "61", "11", 60598},
       {"192", 64, iq2_xxs, {}, "61", "0", 131072},
-      {"141 141", 256, q4_k, {}, "30 61", "5 9", 11649},
+      {"141 141", 256, q4_k, {}, "31 61", "7 8", 41466},
       {"141 141", 256, q2_k, {}, "31 61", "0 0", 131072},
       {"168", 64, iq2_xxs, {}, "61", "0", 39218},
       {"108 108", 64, q2_k, {}, "32 61", "0 0", 48969},
       {"80 80 80 80 80 80 80 80", 64, q4_k, {}, "7 15 23 31 39 47 55 61", "0 0 0 0 0 0 0 0", 131072},
       {"80 80 80 80 80 80 80 80", 64, q2_k, {}, "7 15 23 31 39 47 55 61", "0 0 0 0 0 0 0 0", 131072},
       {"48 48 48 48", 512, q4_k, {}, "15 31 47 61", "6 10 10 8", 131072},
-      {"48 48 48 48", 512, q2_k, {}, "15 29 46 61", "0 2 6 4", 11506},
+      {"48 48 48 48", 512, q2_k, {}, "15 31 47 61", "0 5 5 3", 131072},
       {"24 80", 512, q4_k, {}, "31 61", "26 19", 63435},
       {"80 24", 512, q4_k, {}, "31 61", "17 28", 104381},
-      {"24 24 24 24 24 24 24 24", 512, q2_k, {}, "8 15 23 31 39 47 55 61", "0 2 3 3 3 3 3 1", 131072},
-      {"24 24 24 24 24 24 24 24", 512, iq2_xxs, {}, "8 15 22 30 38 46 54 61", "0 0 0 2 2 2 2 0", 131072},
+      {"24 24 24 24 24 24 24 24", 512, q2_k, {}, "7 15 23 31 39 47 55 61", "0 3 3 3 3 3 3 1", 131072},
+      {"24 24 24 24 24 24 24 24", 512, iq2_xxs, {}, "7 15 23 31 39 47 55 61", "0 2 2 2 2 2 2 0", 131072},
       {"8 8 8", 512, iq2_xxs, {}, "21 42 61", "18 21 19", 41321},
       {"141 141 141", 64, q4_k, {}, "21 42 61", "0 0 0", 131072},
       {"141 141", 256, q2_k, 10, "31 61", "4 6", 131072},
@@ -363,16 +334,40 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_named_with_the_flag_that_helps) {
     std::vector<std::string> parts;
   };
   const std::vector<Row> table = {
-      {"2", 512, q4_k, {}, {"what device 0 needs beside layers: 3.5 GiB wanted, 2.0 GiB free", "--chunk"}},
-      {"8 6", 512, q4_k, {}, {"layer 18 without its experts on device 1: 167.6 MiB wanted", "--gpus"}},
-      {"48 3", 512, q4_k, {}, {"layer 60 without its experts on device 1: 2.6 GiB wanted, 0 B free"}},
-      {"12", 512, q4_k, {}, {"layer 36 without its experts on device 0", "--gpu-mem"}},
-      {"12", 512, q4_k, 20, {"layer 36 without its experts on device 0", "--gpu-mem"}},
+      {"2",
+       512,
+       q4_k,
+       {},
+       {"layers 0 to 60 on device 0, without the experts of 58: 16.5 GiB wanted, 2.0 GiB free", "--chunk"}},
+      {"8 6",
+       512,
+       q4_k,
+       {},
+       {"layers 0 to 57 on device 0, without the experts of 55: 15.5 GiB wanted, 8.0 GiB free", "--gpus"}},
+      {"48 3",
+       512,
+       q4_k,
+       {},
+       {"layers 60 to 60 on device 1, without the experts of 1: 5.6 GiB wanted, 3.0 GiB free"}},
+      {"12",
+       512,
+       q4_k,
+       {},
+       {"layers 0 to 60 on device 0, without the experts of 58: 16.5 GiB wanted", "--gpu-mem"}},
+      {"12",
+       512,
+       q4_k,
+       20,
+       {"layers 0 to 60 on device 0, without the experts of 20: 240.9 GiB", "--gpu-mem"}},
       {"80", 256, q4_k, {}, {"the experts of 48 layers in host memory: 283.5 GiB wanted", "--host-mem"}},
       {"141", 128, q4_k, {}, {"the experts of 37 layers in host memory", "122.2 GiB free", "--gpus"}},
       {"141 141", 128, q4_k, 40, {"the experts of 40 layers in host memory", "--cpu-experts"}},
       {"141 141", 4, q2_k, {}, {"the latent rows and staging memory: 5.8 GiB wanted, 4.0 GiB free", "-c"}},
-      {"141 141", 256, q4_k, 3, {"layer 49 with its experts on device 1: 6.1 GiB wanted", "auto"}},
+      {"141 141",
+       256,
+       q4_k,
+       3,
+       {"layers 0 to 36 on device 0, without the experts of 1: 207.0 GiB wanted", "auto"}},
   };
   for (const Row& row : table) {
     PlacementInput in = full_size(row.type, numbers(row.device_gib), row.host_gib);
@@ -388,14 +383,22 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_named_with_the_flag_that_helps) {
   });
 }
 
-// On these the choice is the best of all, and what is refused has no place.
-BOOST_AUTO_TEST_CASE(no_borders_and_counts_are_better) {
+// The experts that borders may cost: those for evenness, and of one layer for each.
+uint64_t most_for_evenness(const PlacementInput& in) {
+  return (kLayersForEvenness + 1) * (in.device_room.size() - 1) *
+         std::ranges::max_element(in.model.layers, {}, &LayerBytes::experts)->experts;
+}
+
+// Where no experts have to leave, or as many as were asked for, the borders are the best of all. What is
+// refused has no place.
+BOOST_AUTO_TEST_CASE(no_borders_are_better) {
   Rng rng(1), drafts(2);
-  int n_placed = 0, n_refused = 0, n_on_host = 0;
+  int n_placed = 0, n_refused = 0;
   for (int i = 0; i < 2000; ++i) {
     PlacementInput in = random_machine(rng, 7, 4);
     add_draft(drafts, in.model);
-    const Choice best = expected(in).choice;
+    const Choice best = best_as_wished(in);
+    if (!best.exists() && !in.n_host_layers) continue;
     const bool fits = best.exists() && in.host_bytes + best.host_bytes <= in.host_room;
     std::string message;
     const std::optional<Placement> found = placed(in, &message);
@@ -409,14 +412,54 @@ BOOST_AUTO_TEST_CASE(no_borders_and_counts_are_better) {
     BOOST_TEST(found->host_bytes == in.host_bytes + best.host_bytes);
     BOOST_TEST(most_read(in, *found) == best.most_read);
     BOOST_TEST(ends_of(*found) == best.ends, boost::test_tools::per_element());
-    ++n_placed, n_on_host += best.host_bytes > 0;
+    ++n_placed;
   }
   BOOST_TEST(n_placed >= 500);
-  BOOST_TEST(n_refused >= 300);
-  BOOST_TEST(n_on_host >= 200);
+  BOOST_TEST(n_refused >= 200);
 }
 
-BOOST_AUTO_TEST_CASE(more_room_leaves_no_more_to_the_host) {
+// What any one layer takes without its experts.
+uint64_t any_layer_bytes(const PlacementInput& in) {
+  uint64_t n_bytes = 0;
+  const std::vector<bool> on_host =
+      with_host_layers(in, with_experts(in, 0, std::ssize(in.model.layers)).size());
+  for (int64_t i = 0; i < std::ssize(in.model.layers); ++i)
+    n_bytes = std::max(n_bytes, device_bytes(in, i, i + 1, on_host, in.least_rows));
+  return n_bytes;
+}
+
+// Where experts have to leave, a machine that holds the layers without them is used, and at most a few layers
+// more than needed have their experts on the host.
+BOOST_AUTO_TEST_CASE(few_more_experts_than_needed_leave) {
+  Rng rng(1), drafts(2);
+  int n_placed = 0, n_refused = 0, n_more = 0;
+  for (int i = 0; i < 3000; ++i) {
+    PlacementInput in = random_machine(rng, 7, 4);
+    add_draft(drafts, in.model);
+    if (in.n_host_layers) continue;
+    in.host_room = 1 << 20;
+    in.stream_bytes = std::min<uint64_t>(in.stream_bytes, 4);  // no more than a layer's experts
+    for (uint64_t& n_room : in.device_room) n_room = std::max(n_room, any_layer_bytes(in));
+    if (best_as_wished(in).exists()) continue;
+    const Choice best = EveryChoice(in, in.least_rows, std::nullopt).best();
+    std::string message;
+    const std::optional<Placement> found = placed(in, &message);
+    BOOST_TEST_REQUIRE(found.has_value() == best.exists(), message);
+    if (!found) {
+      BOOST_TEST(contains(message, "device "), message);
+      ++n_refused;
+      continue;
+    }
+    check(in, *found);
+    BOOST_TEST(found->host_bytes <= in.host_bytes + best.host_bytes + most_for_evenness(in));
+    ++n_placed, n_more += found->host_bytes > in.host_bytes + best.host_bytes;
+  }
+  BOOST_TEST(n_placed >= 200);
+  BOOST_TEST(n_refused >= 200);
+  BOOST_TEST(n_more <= n_placed / 2);
+}
+
+BOOST_AUTO_TEST_CASE(more_room_leaves_hardly_more_to_the_host) {
   Rng rng(3);
   int n_placed = 0, n_fewer = 0;
   for (int i = 0; i < 500; ++i) {
@@ -431,7 +474,7 @@ BOOST_AUTO_TEST_CASE(more_room_leaves_no_more_to_the_host) {
     for (uint64_t& n_room : larger.device_room) n_room += up_to(rng, 40);
     const Placement with_more = place_layers(larger);
     check(larger, with_more);
-    BOOST_TEST(with_more.host_bytes <= found->host_bytes);
+    BOOST_TEST(with_more.host_bytes <= found->host_bytes + most_for_evenness(in));
     ++n_placed, n_fewer += with_more.host_bytes < found->host_bytes;
   }
   BOOST_TEST(n_placed >= 100);

@@ -1,5 +1,6 @@
 // What is left open is decided in this order, each for what is decided before it:
-//   1. whether there are drafts (make_plan), devices and split (fastest_plan), sequences (with_sequences);
+//   1. whether there are drafts (make_plan), devices and split (fastest_plan), sequences
+//      (plan_sequences.cpp);
 //   2. chunk (MemoryPlanner::plan), context, tokens of all sequences (plan_with_chunk);
 //   3. what fills the devices (place_apart): every row if no expert must leave, else the rest of the weights
 //      first, the smallest buffers, experts, and slots with what is left.
@@ -11,6 +12,7 @@
 
 #include "backend/expert_window.h"
 #include "backend/host_lane.h"
+#include "engine/plan_sequences.h"
 #include "engine/sampler.h"
 #include "model/stage.h"
 #include "weights/placement.h"
@@ -29,13 +31,8 @@ constexpr int64_t kLeastBesideExperts = 512;
 constexpr uint64_t kRingShare = 32;
 // Weights must leave 1 / kLeastRest of the devices' memory for a step and a context.
 constexpr uint64_t kLeastRest = 16;
-// For choosing the number of sequences: the most, and the usual length of one.
-constexpr int64_t kMostSequences = 1 << 16;
-constexpr int64_t kUsualTokens = 16384;
 // More devices are used where they make what is wanted so many times as fast.
 constexpr double kWorthADevice = 1.05;
-// One H100, 671B's dimensions: from 64 to 128 sequences a step gains 1 % in tokens a second.
-constexpr int64_t kMostOnDevice = 64, kMostOnHost = 8;
 
 void check_flags(const ModelArgs& args, const EngineOptions& options) {
   if (options.context && (*options.context < 1 || *options.context > args.max_seq_len))
@@ -298,7 +295,7 @@ class MemoryPlanner {
   // Everything on one device, except perhaps the experts.
   Placement on_one_device(bool host_has_experts) const {
     Placement placement;
-    placement.devices = {{0, args_.n_all_layers(), 0, 0}};
+    placement.devices = {{0, args_.n_all_layers(), 0}};
     for (const LayerBytes& layer : machine_.weights.layers)
       placement.has_host_experts.push_back(host_has_experts && layer.experts > 0);
     placement.has_host_experts.resize(static_cast<size_t>(args_.n_all_layers()));
@@ -375,64 +372,14 @@ MemoryPlan plan_of_team(const ModelArgs& args, EngineOptions options, const Mach
   return plan;
 }
 
-// With all devices of the machine, which share the model as options.split says.
+}  // namespace
+
 MemoryPlan plan_on_all(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
   return options.split == Split::rows ? plan_of_team(args, options, machine)
                                       : MemoryPlanner(args, options, machine).plan();
 }
 
-// The largest number up to n_most that fits, where all smaller ones fit too. 0: none.
-template <typename Fits>
-int64_t largest_fitting(int64_t n_most, const Fits& fit) {
-  int64_t n_fitting = 0, n_over = 1;
-  while (n_over <= n_most && fit(n_over)) n_fitting = n_over, n_over *= 2;
-  n_over = std::min(n_over, n_most + 1);
-  while (n_over - n_fitting > 1) {
-    const int64_t n = n_fitting + (n_over - n_fitting) / 2;
-    (fit(n) ? n_fitting : n_over) = n;
-  }
-  return n_fitting;
-}
-
-// Fills in an open number of sequences; see make_plan().
-EngineOptions with_sequences(const ModelArgs& args, EngineOptions options, Machine machine) {
-  if (options.max_seqs != kAsManyAsSuit) return options;
-  for (MemoryInfo& device : machine.devices) device.n_bytes_free -= device.n_bytes_free / kDriverShare;
-  options.max_seqs = 1;
-  const MemoryPlan one = plan_on_all(args, options, machine);
-  machine.leave(kSlackBytes);
-  const int64_t context = one.cache.max_context;
-  options.context = context, options.chunk = one.chunk;
-  const bool has_buffers = args.topk() > 0 && (machine.is_apart || options.topk_buffer);
-  const int64_t n_rows = std::min(options.topk_buffer.value_or(2 * args.topk()), context);
-  const int64_t n_buffer = has_buffers && n_rows < context ? pages_for(n_rows + 1) : 0;
-  const int64_t n_least = std::min(n_buffer, least_buffer_pages(args));
-  // Options for n sequences with n_slot_pages in all; 0: every row is resident.
-  const auto batch_of = [&](int64_t n, int64_t n_slot_pages) {
-    EngineOptions batch = options;
-    batch.max_seqs = n;
-    batch.pool = batch.keys = std::max(context, n * std::min(context, kUsualTokens));
-    batch.topk_buffer = n_slot_pages ? n_rows : kEveryRow;
-    batch.slots = n_slot_pages * kPageTokens;
-    return batch;
-  };
-  const auto plan_of = [&](int64_t n, int64_t n_slot_pages) {
-    return if_it_fits([&] { return plan_on_all(args, batch_of(n, n_slot_pages), machine); });
-  };
-  const auto of_one = plan_of(1, n_least);
-  const auto fit = [&](int64_t n, int64_t n_slot_pages) {
-    const auto plan = plan_of(n, n_slot_pages);
-    return plan && plan->n_host_expert_layers() <= of_one->n_host_expert_layers();
-  };
-  const int64_t n = largest_fitting(machine.is_apart ? kMostOnDevice : kMostOnHost,
-                                    [&](int64_t seqs) { return fit(seqs, seqs * n_least); });
-  if (n == 0) return options;
-  const bool may_be_resident = !options.topk_buffer || n_buffer == 0;
-  if (may_be_resident && fit(n, 0)) return batch_of(n, 0);
-  const int64_t n_more = largest_fitting(n * (n_buffer - n_least),
-                                         [&](int64_t n_pages) { return fit(n, n * n_least + n_pages); });
-  return batch_of(n, n * n_least + n_more);
-}
+namespace {
 
 // A plan, and the tokens a second that count.
 struct Weighed {
@@ -526,31 +473,6 @@ ModelArgs with_selector(const ModelArgs& args, const EngineOptions& options) {
     fail(ErrorKind::usage, "drafts need the selector that the model was trained with",
          "leave --select or --draft out");
   return args.with_quest(is_quest ? n_rows : 0);
-}
-
-// --- How many sequences
-
-EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, int64_t n) {
-  options.context = options.context.value_or(args.max_seq_len);
-  options.max_seqs = n;
-  options.pool = options.keys = n * *options.context;
-  return options;
-}
-
-int64_t largest_batch(const ModelArgs& some, const EngineOptions& options, Machine machine) {
-  const ModelArgs args = options.n_guesses ? some : some.without_draft();
-  machine.leave(kSlackBytes);
-  EngineOptions same_step = options;
-  const auto plan_of = [&](int64_t n) {
-    return if_it_fits([&] { return make_plan(args, options_for_batch(args, same_step, n), machine); });
-  };
-  const auto one = plan_of(1);
-  if (!one) return 0;
-  same_step.chunk = one->chunk;
-  return largest_fitting(kMostSequences, [&](int64_t n) {
-    const auto plan = plan_of(n);
-    return plan && plan->n_host_expert_layers() <= one->n_host_expert_layers();
-  });
 }
 
 }  // namespace dsv32

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <deque>
 #include <limits>
 #include <span>
 #include <utility>
@@ -42,163 +43,125 @@ bool ends_in_draft(const PlacementInput& input) { return input.model.layers.back
 
 // Layers on one device, and the bytes they take.
 struct Stage {
+  size_t first = 0;  // layer
   HostLayers on_host;
-  uint64_t n_bytes = 0, n_read = 0;  // of the device
-  uint64_t host_bytes = 0, host_read = 0;
-
-  uint64_t n_read_of_layers() const { return n_read + host_read; }
+  uint64_t n_bytes = 0;  // of the device
+  uint64_t n_read = 0;   // for a decode token, wherever the experts lie
+  uint64_t host_bytes = 0;
 };
 
 Stage make_stage(const PlacementInput& input, int64_t n_rows, size_t first, HostLayers on_host) {
   const ModelBytes& model = input.model;
-  const bool has_head = first + on_host.size() == model.layers.size();
   Stage stage;
   stage.n_bytes = input.device_bytes +
                   on_host.size() * (input.layer_bytes + static_cast<uint64_t>(n_rows) * input.row_bytes);
   if (first == 0) stage.n_bytes += model.embedding, stage.n_read += model.embedding_read;
-  if (has_head) {
+  if (first + on_host.size() == model.layers.size()) {
     stage.n_bytes += model.head + model.draft + (first == 0 ? 0 : model.draft_embedding);
     stage.n_bytes -= first == 0 ? model.tied : 0;
     stage.n_read += model.head;
   }
   for (size_t i = 0; i < on_host.size(); ++i) {
     const LayerBytes& layer = model.layers[first + i];
-    stage.n_bytes += layer.core, stage.n_read += layer.core_read();
+    stage.n_bytes += layer.core, stage.n_read += layer.core_read() + layer.experts_read;
     (on_host[i] ? stage.host_bytes : stage.n_bytes) += layer.experts;
-    (on_host[i] ? stage.host_read : stage.n_read) += layer.experts_read;
   }
   if (stage.host_bytes > 0) stage.n_bytes += input.stream_bytes;
-  stage.on_host = std::move(on_host);
+  stage.first = first, stage.on_host = std::move(on_host);
   return stage;
 }
 
-// The cost of stages; host_bytes is compared first.
-struct Cost {
-  uint64_t host_bytes = kNoLimit, most_read = 0;
-  auto operator<=>(const Cost&) const = default;
-};
-constexpr Cost kImpossible;
+// The stages of devices that were filled, in their order. If a device lacks room, its stage is the first, and
+// those ahead of it are missing.
+struct Filling {
+  std::deque<Stage> stages;
+  bool lacks_room = false;
 
-Cost operator+(const Stage& stage, const Cost& rest) {
-  if (rest == kImpossible) return kImpossible;
-  return {stage.host_bytes + rest.host_bytes, std::max(stage.n_read_of_layers(), rest.most_read)};
+  uint64_t host_bytes() const {
+    uint64_t n_bytes = 0;
+    for (const Stage& stage : stages) n_bytes += stage.host_bytes;
+    return n_bytes;
+  }
+};
+
+// Fills the devices from the last one back, and leaves a layer for each ahead. on_host: the layers whose
+// experts the host keeps; most_read: what a token may read of one device.
+Filling fill(const PlacementInput& input, int64_t n_rows, const HostLayers& on_host,
+             uint64_t most_read = kNoLimit) {
+  Filling filling;
+  size_t end = on_host.size();
+  for (size_t device = input.device_room.size(); device-- > 0 && !filling.lacks_room;) {
+    const auto stage_from = [&](size_t first) {
+      return make_stage(input, n_rows, first, part(on_host, first, end));
+    };
+    const auto fits = [&](const Stage& stage) {
+      return stage.n_bytes <= input.device_room[device] && stage.n_read <= most_read;
+    };
+    const bool has_draft = ends_in_draft(input) && end == on_host.size();
+    size_t first = device == 0 ? 0 : end - (has_draft ? 2 : 1);
+    while (first > device && fits(stage_from(first - 1))) --first;
+    filling.stages.push_front(stage_from(first));
+    filling.lacks_room = !fits(filling.stages.front());
+    end = first;
+  }
+  return filling;
 }
 
-// The best borders between devices, with n_rows in a buffer. on_host: the layers whose experts the host
-// keeps; if absent, as few of each stage as possible. most_read: the most a stage may read for a token.
-class Borders {
- public:
-  // Goes from the last layer back, so that the cost of all later stages is known when a stage is weighed.
-  Borders(const PlacementInput& input, int64_t n_rows, std::optional<HostLayers> on_host,
-          uint64_t most_read = kNoLimit)
-      : in_(input),
-        n_rows_(n_rows),
-        on_host_(std::move(on_host)),
-        most_read_(most_read),
-        best_(n_devices() + 1, std::vector<Cost>(n_layers() + 1)) {
-    best_[n_devices()][n_layers()] = {0, 0};
-    for (size_t first = n_layers() - ends_in_draft(in_); first-- > 0;)
-      for (size_t end = first + 1; end <= n_layers(); ++end)
-        if (!weigh(first, end)) break;
+// With the lowest limit of what a token may read of one device.
+Filling fill_evenly(const PlacementInput& input, int64_t n_rows, const HostLayers& on_host) {
+  if (Filling any = fill(input, n_rows, on_host); any.lacks_room) return any;
+  uint64_t least = 0, most = make_stage(input, n_rows, 0, on_host).n_read;
+  while (least < most) {
+    const uint64_t middle = least + (most - least) / 2;
+    if (fill(input, n_rows, on_host, middle).lacks_room)
+      least = middle + 1;
+    else
+      most = middle;
   }
+  return fill(input, n_rows, on_host, most);
+}
 
-  bool exist() const { return best_[0][0] != kImpossible; }
-  uint64_t host_bytes() const { return best_[0][0].host_bytes; }
-
-  // The stages of all devices; exist() must be true. Each stage is the shortest with which the fewest
-  // possible bytes go to the host and no stage reads more than best_[0][0].most_read.
-  std::vector<Stage> stages() const {
-    std::vector<Stage> chosen;
-    for (size_t device = 0, first = 0; device < n_devices(); ++device)
-      for (size_t end = first + 1; chosen.size() == device; ++end) {
-        const std::vector<Stage> stages = possible_stages(first, end);
-        const Stage* stage = best_fitting(stages, device);
-        if (!stage) continue;
-        const Cost cost = *stage + best_[device + 1][end];
-        if (cost.host_bytes != best_[device][first].host_bytes || cost.most_read > best_[0][0].most_read)
-          continue;
-        chosen.push_back(*stage);
-        first = end;
-      }
-    return chosen;
+// Lets each device have the experts of as many of its layers as have room there.
+void take_back_experts(const PlacementInput& input, Filling& filling) {
+  for (size_t device = 0; device < filling.stages.size(); ++device) {
+    Stage& stage = filling.stages[device];
+    const auto layers = std::span(input.model.layers).subspan(stage.first, stage.on_host.size());
+    const auto with = [&](int64_t n_host) {
+      return make_stage(input, input.least_rows, stage.first, spread(layers, n_host));
+    };
+    int64_t n_host = 0;
+    while (with(n_host).n_bytes > input.device_room[device]) ++n_host;
+    stage = with(n_host);
   }
+}
 
- private:
-  size_t n_layers() const { return in_.model.layers.size(); }
-  size_t n_devices() const { return in_.device_room.size(); }
-
-  // Returns false if the stage fits on no device; then no longer stage fits either.
-  bool weigh(size_t first, size_t end) {
-    const std::vector<Stage> stages = possible_stages(first, end);
-    bool fits = false;
-    for (size_t device = 0; device < n_devices(); ++device)
-      if (const Stage* stage = best_fitting(stages, device)) {
-        fits = true;
-        best_[device][first] = std::min(best_[device][first], *stage + best_[device + 1][end]);
-      }
-    return fits;
-  }
-
-  std::vector<Stage> possible_stages(size_t first, size_t end) const {
-    if (on_host_) return {make_stage(in_, n_rows_, first, part(*on_host_, first, end))};
-    const auto layers = std::span(in_.model.layers).subspan(first, end - first);
-    const int64_t n_most = n_with_experts(layers);
-    std::vector<Stage> stages;
-    for (int64_t n_host = 0; n_host <= n_most; ++n_host)
-      stages.push_back(make_stage(in_, n_rows_, first, spread(layers, n_host)));
-    return stages;
-  }
-
-  // The cheapest stage that fits, which is the best whatever follows it; nullptr if none fits.
-  const Stage* best_fitting(const std::vector<Stage>& stages, size_t device) const {
-    const auto cost = [](const Stage& stage) { return Cost{stage.host_bytes, stage.n_read_of_layers()}; };
-    const Stage* best = nullptr;
-    for (const Stage& stage : stages)
-      if (stage.n_bytes <= in_.device_room[device] && stage.n_read_of_layers() <= most_read_ &&
-          (!best || cost(stage) < cost(*best)))
-        best = &stage;
-    return best;
-  }
-
-  const PlacementInput& in_;
-  const int64_t n_rows_;
-  const std::optional<HostLayers> on_host_;
-  const uint64_t most_read_;
-  std::vector<std::vector<Cost>> best_;  // [n_devices + 1][n_layers + 1]: the cost from there on
-};
-
-// Sends some more experts than needed to the host, so that the stage that reads most reads as little as
-// possible, within 1/16.
-Borders more_even(const PlacementInput& input, int64_t n_rows, const Borders& fewest) {
+// Some experts must go to the host: as few as may be, and some more for evenness.
+Filling fill_with_host(const PlacementInput& input) {
   const std::vector<LayerBytes>& layers = input.model.layers;
+  const int64_t n_rows = input.least_rows;
+  Filling even = fill_evenly(input, n_rows, spread(layers, n_with_experts(layers)));
+  if (even.lacks_room) return even;
+  int64_t n_host = 0;
+  while (fill(input, n_rows, spread(layers, n_host)).lacks_room) ++n_host;
+  Filling fewest = fill_evenly(input, n_rows, spread(layers, n_host));
+  take_back_experts(input, even);
+  take_back_experts(input, fewest);
   const uint64_t n_largest = std::ranges::max_element(layers, {}, &LayerBytes::experts)->experts;
   const uint64_t n_more = kLayersForEvenness * (input.device_room.size() - 1) * n_largest;
   const uint64_t n_room = less_bytes(input.host_room, input.host_bytes);
-  const uint64_t n_most = std::max(fewest.host_bytes(), std::min(n_room, fewest.host_bytes() + n_more));
-  const auto with = [&](uint64_t most_read) { return Borders(input, n_rows, std::nullopt, most_read); };
-  std::vector<uint64_t> reads;  // of all possible stages
-  for (size_t first = 0; first < layers.size(); ++first)
-    for (size_t end = first + 1; end <= layers.size(); ++end)
-      reads.push_back(make_stage(input, 0, first, HostLayers(end - first)).n_read);
-  std::ranges::sort(reads);
-  const auto least = std::ranges::partition_point(reads, [&](uint64_t most_read) {
-    const Borders borders = with(most_read);
-    return !borders.exist() || borders.host_bytes() > n_most;
-  });
-  return with(*least + *least / 16);
+  return even.host_bytes() <= std::min(n_room, fewest.host_bytes() + n_more) ? even : fewest;
 }
 
 // The most buffer rows that fit with the experts of these layers on the host; nothing: not even least_rows.
 std::optional<int64_t> most_rows(const PlacementInput& input, const HostLayers& on_host) {
-  const auto fit = [&](int64_t n_rows) { return Borders(input, n_rows, on_host).exist(); };
-  if (!fit(input.least_rows)) return std::nullopt;
+  if (fill(input, input.least_rows, on_host).lacks_room) return std::nullopt;
   int64_t least = input.least_rows, most = input.most_rows;
   while (least < most) {
     const int64_t middle = most - (most - least) / 2;
-    if (fit(middle))
-      least = middle;
-    else
+    if (fill(input, middle, on_host).lacks_room)
       most = middle - 1;
+    else
+      least = middle;
   }
   return least;
 }
@@ -211,39 +174,18 @@ HostLayers wished_host_layers(const PlacementInput& input) {
   return spread(input.model.layers, n_wished);
 }
 
-// Gives each device as many layers as it holds and names the first thing that does not fit. Call it only when
-// no borders exist for these experts on the host.
-[[noreturn]] void fail_on_devices(const PlacementInput& input, const HostLayers& on_host, const char* hint) {
-  size_t first = 0;
-  for (size_t device = 0;; ++device) {
-    const size_t n_later = input.device_room.size() - device - 1;
-    const uint64_t n_room = input.device_room[device];
-    const auto taken = [&](size_t end) {
-      return make_stage(input, input.least_rows, first, part(on_host, first, end)).n_bytes;
-    };
-    if (taken(first) > n_room)
-      fail_memory(format("what device %zu needs beside layers", device).c_str(), taken(first), n_room,
-                  "a smaller context (-c) or --chunk needs less, a larger --gpu-mem allows more");
-    size_t end = first;
-    const size_t n_kept = n_later == 0 ? 0 : n_later + ends_in_draft(input);
-    while (end + n_kept < on_host.size() && taken(end + 1) <= n_room) ++end;
-    if (end == first || n_later == 0) {
-      const char* experts = on_host[end] ? " without its experts" : " with its experts";
-      if (input.model.layers[end].experts == 0) experts = "";
-      fail_memory(format("layer %zu%s on device %zu", end, experts, device).c_str(),
-                  taken(end + 1) - taken(end), n_room - taken(end), hint);
-    }
-    first = end;
-  }
-}
-
-[[noreturn]] void fail_on_devices(const PlacementInput& input, const HostLayers& wished) {
-  const auto& layers = input.model.layers;
-  if (input.n_host_layers && Borders(input, input.least_rows, std::nullopt).exist())
-    fail_on_devices(input, wished, "a larger --cpu-experts, or auto, leaves less on the devices");
-  fail_on_devices(
-      input, spread(layers, n_with_experts(layers)),
-      "a smaller context (-c) or --chunk needs less, more GPUs (--gpus) or a larger --gpu-mem allow more");
+[[noreturn]] void fail_on_device(const PlacementInput& input, const Filling& filling) {
+  const Stage& stage = filling.stages.front();
+  const size_t device = input.device_room.size() - filling.stages.size();
+  const HostLayers all = spread(input.model.layers, n_with_experts(input.model.layers));
+  const bool may_leave = input.n_host_layers && !fill(input, input.least_rows, all).lacks_room;
+  fail_memory(format("layers %zu to %zu on device %zu, without the experts of %td", stage.first,
+                     stage.first + stage.on_host.size() - 1, device, std::ranges::count(stage.on_host, true))
+                  .c_str(),
+              stage.n_bytes, input.device_room[device],
+              may_leave ? "a larger --cpu-experts, or auto, leaves less on the devices"
+                        : "a smaller context (-c) or --chunk needs less, more GPUs (--gpus) or a larger "
+                          "--gpu-mem allow more");
 }
 
 void check_host(const PlacementInput& input, const Placement& placement) {
@@ -278,16 +220,15 @@ void grow_buffers(const PlacementInput& input, Placement& placement) {
     device.n_bytes += static_cast<uint64_t>(n_more) * bytes_per_row(device);
 }
 
-Placement placement_of(const PlacementInput& input, const Borders& borders, int64_t n_rows) {
+Placement placement_of(const PlacementInput& input, const Filling& filling, int64_t n_rows) {
   Placement placement;
   placement.buffer_rows = n_rows;
-  placement.host_bytes = input.host_bytes;
-  for (const Stage& stage : borders.stages()) {
-    const int64_t first = std::ssize(placement.has_host_experts);
-    placement.devices.push_back({first, first + std::ssize(stage.on_host), stage.n_bytes, stage.n_read});
+  placement.host_bytes = input.host_bytes + filling.host_bytes();
+  for (const Stage& stage : filling.stages) {
+    const auto first = static_cast<int64_t>(stage.first);
+    placement.devices.push_back({first, first + std::ssize(stage.on_host), stage.n_bytes});
     placement.has_host_experts.insert(placement.has_host_experts.end(), stage.on_host.begin(),
                                       stage.on_host.end());
-    placement.host_bytes += stage.host_bytes, placement.host_read += stage.host_read;
   }
   return placement;
 }
@@ -299,14 +240,12 @@ Placement place_layers(const PlacementInput& input) {
          input.device_room.size() + ends_in_draft(input) <= input.model.layers.size());
   assert(0 <= input.least_rows && input.least_rows <= input.most_rows);
   const HostLayers wished = wished_host_layers(input);
-  const std::optional<int64_t> n_rows = most_rows(input, wished);
-  const bool is_open = !n_rows && !input.n_host_layers;
-  const int64_t n_placed_rows = n_rows.value_or(input.least_rows);
-  const Borders fewest(input, n_placed_rows, is_open ? std::nullopt : std::optional(wished));
-  if (!fewest.exist()) fail_on_devices(input, wished);
-  const bool is_alone = input.device_room.size() == 1;
-  Placement placement = placement_of(
-      input, is_open && !is_alone ? more_even(input, n_placed_rows, fewest) : fewest, n_placed_rows);
+  const std::optional<int64_t> n_fitting = most_rows(input, wished);
+  const int64_t n_rows = n_fitting.value_or(input.least_rows);
+  const Filling filling =
+      n_fitting || input.n_host_layers ? fill_evenly(input, n_rows, wished) : fill_with_host(input);
+  if (filling.lacks_room) fail_on_device(input, filling);
+  Placement placement = placement_of(input, filling, n_rows);
   grow_buffers(input, placement);
   check_host(input, placement);
   return placement;

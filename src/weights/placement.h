@@ -1,12 +1,16 @@
 // Decides which layers lie on which device, and which layers' experts in host memory: a pure function of
 // sizes.
 //
-// Each device gets a stage of at least one layer; all borders between stages are tried. The block for drafts
-// lies on the last device, behind a layer of the model. As few bytes of
-// experts as possible go to the host. With several devices the experts of a few more layers may go
-// (kLayersForEvenness) if then the stage that reads most for a decode token reads less: a prompt passes
-// through the devices at the pace of the slowest. Among equals, borders are as early as possible. The top-k
-// buffers shrink before any experts go to the host, and at the end grow into the memory that is left.
+// Each device gets a stage of at least one layer; the block for drafts lies on the last device, behind a
+// layer of the model. Devices are filled from the last one back: each takes as many layers as have room and
+// as a decode token may read of one device. That limit is as low as it can be, because a prompt passes
+// through the devices at the pace of the slowest. So borders are as early as the limit and the room allow.
+// (Where layers differ much in size, a device may be refused that has room for another layer than its own.)
+//
+// The top-k buffers shrink before any experts go to the host, and at the end grow into the memory that is
+// left. Where experts must go, devices are filled as if all of them had gone; then each takes back the
+// experts of as many layers as have room. If that leaves the experts of kLayersForEvenness * (devices - 1)
+// layers more on the host than devices without a limit would, these are taken.
 //
 // In a stage, the layers with host experts are spread evenly over the layers that have experts. No memory is
 // filled beyond its room. The same input gives the same placement.
@@ -33,20 +37,18 @@ struct PlacementInput {
   std::optional<int64_t> n_host_layers;   // layers whose experts the host keeps; nothing: as few as possible
 };
 
-// For evenness, the experts of so many layers more, times (devices - 1), may go to the host.
+// For evenness, the experts of so many layers more for each border may go to the host.
 constexpr uint64_t kLayersForEvenness = 2;
 
 struct Placement {
   struct Device {
     int64_t first_layer = 0, end_layer = 0;
     uint64_t n_bytes = 0;  // weights and all else
-    uint64_t n_read = 0;   // bytes of weights that a decode token reads
   };
   std::vector<Device> devices;         // as many as the input has
   std::vector<bool> has_host_experts;  // [n_layers]
   int64_t buffer_rows = 0;
   uint64_t host_bytes = 0;  // experts and all else
-  uint64_t host_read = 0;   // bytes of experts that a decode token reads
 };
 
 // If n_host_layers is given, these are spread evenly over all layers that have experts. Throws Error{memory}
