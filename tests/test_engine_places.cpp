@@ -211,7 +211,7 @@ BOOST_AUTO_TEST_CASE(sequences_end_while_their_prompts_are_under_way) {
   ByHand sequence(*engine);
   BOOST_TEST(sequence.hold(prompt) == 64);
   break_off(sequence);
-  sequence.rest();
+  sequence.save_prefix();
   BOOST_TEST(engine->forward().n_under_way(sequence.cached()) == 0);
   BOOST_TEST(sequence.hold(random_tokens(5, 6)) == 0);
   BOOST_TEST(sequence.hold(prompt) == 128);

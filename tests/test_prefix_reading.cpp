@@ -292,7 +292,7 @@ BOOST_AUTO_TEST_CASE(who_waits_for_its_turn_is_asked_again_when_something_change
   BOOST_TEST((prefixes.readiness(second) == PrefixCache::Readiness::waits_for_it));
   const uint64_t n_at_first = prefixes.n_changes();
   warm.sequence->sync(random_tokens(20, 5));
-  for (int i = 0; i < 20; ++i) warm.sequence->step(7), warm.sequence->rest();
+  for (int i = 0; i < 20; ++i) warm.sequence->step(7), warm.sequence->save_prefix();
   BOOST_TEST(prefixes.n_changes() == n_at_first);
   BOOST_TEST(asks(reading, first));
   BOOST_TEST(!asks(waiting, second));

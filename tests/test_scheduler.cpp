@@ -14,11 +14,11 @@
 #include "tests/support/sanitized.h"
 
 using namespace dsv32;
-using What = StepPlan::What;
+using What = NextStep::What;
 
 namespace {
 
-StepPlan step_of(const std::vector<SequenceState>& requests, bool was_prompt, int64_t chunk) {
+NextStep step_of(const std::vector<SequenceState>& requests, bool was_prompt, int64_t chunk) {
   return next_step({requests, {1000, 1000, 1000, 100}, 0, chunk, was_prompt});
 }
 
@@ -47,12 +47,12 @@ class World {
     const SchedulerInput input{states_,     room_,       n_ended_ ? n_tokens_ / n_ended_ : 0,
                                chunk_,      was_prompt_, buffer_pages_,
                                least_pages_};
-    const StepPlan plan = next_step(input);
+    const NextStep plan = next_step(input);
     BOOST_REQUIRE((next_step(input) == plan));
     carry_out(plan);
     check_room();
     was_prompt_ = plan.what == What::prompt;
-    for (const size_t i : plan.requests) advance(i, plan.what);
+    for (const size_t i : plan.sequences) advance(i, plan.what);
     check_room();
     for (size_t i = 0; i < states_.size(); ++i)
       if (states_[i].phase == Phase::waits_for_disk && (plan.what == What::wait || below(disk_) == 0))
@@ -135,7 +135,7 @@ class World {
     while (lives_[i].keys.size() < n) lives_[i].keys.push_back(n_pages_++);
   }
 
-  void carry_out(const StepPlan& plan) {
+  void carry_out(const NextStep& plan) {
     const bool is_pressed = !plan.suspended.empty() || !plan.restarted.empty();
     BOOST_REQUIRE((!is_pressed || (plan.resumed.empty() && plan.admitted.empty())));
     for (const size_t i : plan.suspended) {
@@ -172,7 +172,7 @@ class World {
 
   // Nobody begins before one that gave way; before one that came earlier and waits only who shares pages, and
   // few of those.
-  void check_order(const StepPlan& plan) {
+  void check_order(const NextStep& plan) {
     if (plan.admitted.empty()) return;
     for (size_t i = 0; i < states_.size(); ++i) {
       BOOST_REQUIRE(!states_[i].is_suspended);
@@ -256,9 +256,9 @@ BOOST_AUTO_TEST_CASE(prompts_and_answers_take_turns) {
   const std::vector<SequenceState> both = {in_phase(Phase::decodes), in_phase(Phase::reads_prompt),
                                            in_phase(Phase::decodes), in_phase(Phase::reads_prompt)};
   BOOST_TEST((step_of(both, false, 8).what == What::prompt));
-  BOOST_TEST((step_of(both, false, 8).requests == std::vector<size_t>{1}));  // the first that came
+  BOOST_TEST((step_of(both, false, 8).sequences == std::vector<size_t>{1}));  // the first that came
   BOOST_TEST((step_of(both, true, 8).what == What::decode));
-  BOOST_TEST((step_of(both, true, 8).requests == std::vector<size_t>{0, 2}));
+  BOOST_TEST((step_of(both, true, 8).sequences == std::vector<size_t>{0, 2}));
   const std::vector<SequenceState> disk = {in_phase(Phase::waits_for_disk), in_phase(Phase::is_done)};
   BOOST_TEST((step_of(disk, false, 8).what == What::wait));
   const std::vector<SequenceState> reads = {in_phase(Phase::waits_for_disk), in_phase(Phase::reads_prompt)};
@@ -268,10 +268,10 @@ BOOST_AUTO_TEST_CASE(prompts_and_answers_take_turns) {
 
 BOOST_AUTO_TEST_CASE(who_has_a_place_of_its_own_never_gives_way) {
   std::vector<SequenceState> requests(3, {Phase::decodes, false, true, 100, 100, 200});
-  const StepPlan plan = next_step({requests, {2, 2, 2, 1}, 0, 8, false});
+  const NextStep plan = next_step({requests, {2, 2, 2, 1}, 0, 8, false});
   BOOST_TEST(plan.suspended.empty());
   BOOST_TEST(plan.restarted.empty());
-  BOOST_TEST(plan.requests.size() == 3u);
+  BOOST_TEST(plan.sequences.size() == 3u);
 }
 
 // Answers turn out longer than those before: the last to come gives way, and is the first to go on.
@@ -279,9 +279,9 @@ BOOST_AUTO_TEST_CASE(the_youngest_gives_way_and_goes_on_before_anyone_begins) {
   std::vector<SequenceState> requests(2, {Phase::decodes, false, false, 128, 100, 500});
   requests.push_back({Phase::waits_for_room, false, false, 0, 10, 20});
   const Room room{100, 5, 100, 4};
-  StepPlan plan = next_step({requests, room, 10, 8, true});
+  NextStep plan = next_step({requests, room, 10, 8, true});
   BOOST_TEST((plan.suspended == std::vector<size_t>{1}));
-  BOOST_TEST((plan.requests == std::vector<size_t>{0}));
+  BOOST_TEST((plan.sequences == std::vector<size_t>{0}));
   requests[1].is_suspended = true;
   plan = next_step({requests, room, 10, 8, true});
   BOOST_TEST(plan.admitted.empty());
@@ -306,6 +306,56 @@ BOOST_AUTO_TEST_CASE(no_pool_is_ever_over_its_room_and_every_request_ends) {
   BOOST_TEST((kIsSanitized || n_restarted > n_least / 10'000));  // too rare for a short run
   BOOST_TEST(n_shrunk > n_least / 10'000);
   BOOST_TEST(n_overtook > n_least / 10'000);
+}
+
+// Three stages: at most three groups of a third of the sequences are under way, each sequence in one of them.
+BOOST_AUTO_TEST_CASE(groups_of_sequences_go_through_the_stages) {
+  std::vector<SequenceState> states(7, in_phase(Phase::decodes));
+  SchedulerInput input{states, {1000, 1000, 1000, 100}, 0, 8, false};
+  input.n_stages = 3;
+  std::vector<std::vector<size_t>> groups;
+  for (NextStep next = next_step(input); next.what == What::decode; next = next_step(input)) {
+    BOOST_TEST(next.is_group);
+    for (const size_t i : next.sequences) {
+      BOOST_TEST(!states[i].is_under_way);
+      states[i].is_under_way = true;
+    }
+    groups.push_back(next.sequences);
+    ++input.n_under_way;
+  }
+  BOOST_TEST((groups == std::vector<std::vector<size_t>>{{0, 1, 2}, {3, 4, 5}, {6}}));
+  BOOST_TEST((next_step(input).what == What::take_one));
+  for (const size_t i : groups.front()) states[i].is_under_way = false;
+  --input.n_under_way;
+  BOOST_TEST((next_step(input).sequences == groups.front()));
+  for (const Phase phase : {Phase::waits_for_room, Phase::waits_for_disk, Phase::reads_prompt}) {
+    states.push_back(in_phase(phase));
+    input.sequences = states;
+    NextStep all;
+    all.what = What::take_all;
+    BOOST_TEST((next_step(input) == all));
+    states.pop_back();
+  }
+  for (SequenceState& state : states) state.is_under_way = false;
+  states.push_back(in_phase(Phase::waits_for_disk));
+  input.sequences = states, input.n_under_way = 0;
+  const NextStep all = next_step(input);  // together, as their tokens would have to be taken at once
+  BOOST_TEST((all.sequences.size() == 7u && !all.is_group));
+}
+
+BOOST_AUTO_TEST_CASE(guesses_are_as_many_as_pay_and_can_be_used) {
+  const DraftPace pace(3, false);
+  std::vector<SequenceState> states(2, in_phase(Phase::decodes));
+  SchedulerInput input{states, {1000, 1000, 1000, 100}, 0, 8, false};
+  BOOST_TEST(next_step(input).n_guesses == 0);
+  input.pace = &pace;
+  BOOST_TEST(next_step(input).n_guesses == 0);
+  states[1].n_possible_guesses = 2;
+  BOOST_TEST(next_step(input).n_guesses == 2);
+  states[0].n_possible_guesses = 100;
+  BOOST_TEST(next_step(input).n_guesses == 3);
+  input.n_stages = 2;
+  BOOST_TEST(next_step(input).n_guesses == 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

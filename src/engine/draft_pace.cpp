@@ -9,52 +9,39 @@
 namespace dsv32 {
 namespace {
 
-constexpr int64_t kFirstSteps = 3;    // of a kind, before its time counts as known
-constexpr int64_t kOldSteps = 200;    // since the last of a kind, after which its time may have changed
-constexpr double kGain = 5e-4;        // of a kind, for each step that it was not taken
+// Before a time counts as known: the first step of a kind is slow, and the fastest of three others counts.
+constexpr int64_t kFirstSteps = 4;
+constexpr double kGain = 5e-4;        // of speed, for each step that a number was not taken
 constexpr double kMostChange = 1.5;   // a step that took longer was disturbed, and counts as so long
 constexpr double kRemembered = 512;   // guesses that shares of right ones follow from
 constexpr double kLeastShare = 1e-3;  // of right ones, and of wrong ones
-// The newest step's part in the smoothed time: of the best kind, of another, of another with an old time.
-constexpr double kNewest = 1. / 32, kNewestTrial = 1. / 4, kNewestOfOld = 1. / 2;
+// Steps since the last of a number, after which its time may have changed: the next one's takes its place.
+constexpr int64_t kOldSteps = 200;
+// The newest step's part in the smoothed time: of the fastest number, and of another.
+constexpr double kNewest = 1. / 32, kNewestTrial = 1. / 4;
 
 size_t class_of(int64_t n_sequences) { return std::bit_width(static_cast<uint64_t>(n_sequences - 1)); }
 
 }  // namespace
 
-DraftPace::DraftPace(int64_t most, bool is_open) : most_(most), is_open_(is_open) {}
+bool DraftPace::Entry::is_known() const { return n_steps >= kFirstSteps; }
 
-int64_t DraftPace::n_guesses(int64_t n_sequences, int64_t n_possible) {
-  n_most_ = std::min({most_, CachePlan::kMostStepGuesses / n_sequences, n_possible});
-  if (!is_open_ || n_most_ == 0) return n_most_;
-  const Kinds& kinds = classes_[class_of(n_sequences)];
-  if (const auto unknown = first_unknown(kinds)) return *unknown;
-  return best(kinds, kGain);
+int64_t DraftPace::n_guesses(int64_t n_sequences, int64_t n_possible) const {
+  const int64_t n_most = std::min({most_, CachePlan::kMostStepGuesses / n_sequences, n_possible});
+  if (!is_open_ || n_most == 0) return n_most;
+  const auto entries = std::span(table_[class_of(n_sequences)]).first(static_cast<size_t>(n_most) + 1);
+  const auto unknown = std::ranges::find_if_not(entries, &Entry::is_known);
+  return unknown != entries.end() ? unknown - entries.begin() : best(entries, kGain);
 }
 
-void DraftPace::note(int64_t n_sequences, int64_t n_guesses, const Verified& verified, double seconds) {
-  if (!is_open_ || n_most_ == 0 || n_guesses > n_most_) return;
-  note_right(verified);
-  Kinds& kinds = classes_[class_of(n_sequences)];
-  bool& is_known = is_known_[static_cast<size_t>(n_sequences)][static_cast<size_t>(n_guesses)];
-  if (is_known) note_seconds(kinds, n_guesses, seconds);
-  is_known = true;
-}
-
-std::optional<int64_t> DraftPace::first_unknown(const Kinds& kinds) const {
-  for (int64_t n = 0; n <= n_most_; ++n)
-    if (kinds[static_cast<size_t>(n)].n_steps < kFirstSteps) return n;
-  return {};
-}
-
-int64_t DraftPace::best(const Kinds& kinds, double gain) const {
+int64_t DraftPace::best(std::span<const Entry> entries, double gain) const {
   int64_t best = 0;
   double most = 0, n_tokens = 1, all_right = 1;
-  for (int64_t n = 0; n <= n_most_; ++n) {
-    const Kind& kind = kinds[static_cast<size_t>(n)];
-    const double speed = n_tokens / kind.seconds * (1 + gain * static_cast<double>(kind.n_left_out));
-    if (speed > most) most = speed, best = n;
-    if (n < n_most_) n_tokens += all_right *= right_[static_cast<size_t>(n)];
+  for (size_t n = 0; n < entries.size(); ++n) {
+    if (n > 0) n_tokens += all_right *= right_[n - 1];
+    const double speed =
+        n_tokens / entries[n].seconds * (1 + gain * static_cast<double>(entries[n].n_left_out));
+    if (entries[n].is_known() && speed > most) most = speed, best = static_cast<int64_t>(n);
   }
   return best;
 }
@@ -70,20 +57,23 @@ void DraftPace::note_right(const Verified& verified) {
   }
 }
 
-void DraftPace::note_seconds(Kinds& kinds, int64_t n_guesses, double seconds) {
-  Kind& kind = kinds[static_cast<size_t>(n_guesses)];
-  const bool is_old = kind.n_left_out >= kOldSteps;
-  for (Kind& other : kinds) ++other.n_left_out;
-  kind.n_left_out = 0;
-  if (kind.n_steps++ < kFirstSteps) {
-    kind.seconds = kind.n_steps == 1 ? seconds : std::min(kind.seconds, seconds);
+void DraftPace::note(int64_t n_sequences, int64_t n_guesses, const Verified& verified, double seconds) {
+  if (!is_open_ || n_sequences > CachePlan::kMostStepGuesses) return;
+  note_right(verified);
+  Entries& entries = table_[class_of(n_sequences)];
+  Entry& entry = entries[static_cast<size_t>(n_guesses)];
+  const bool is_old = entry.n_left_out >= kOldSteps;
+  for (Entry& other : entries) ++other.n_left_out;
+  entry.n_left_out = 0;
+  if (!entry.is_known()) {
+    entry.seconds = ++entry.n_steps <= 2 ? seconds : std::min(entry.seconds, seconds);
     return;
   }
-  const bool is_best = !first_unknown(kinds) && best(kinds, 0) == n_guesses;
-  const double newest = is_best ? kNewest : is_old ? kNewestOfOld : kNewestTrial;
-  const double change = 1 + newest * (std::min(seconds / kind.seconds, kMostChange) - 1);
-  for (Kind& other : kinds)
-    if (is_best || &other == &kind) other.seconds *= change;
+  const bool is_best = best(entries, 0) == n_guesses;
+  const double newest = is_best ? kNewest : is_old ? 1 : kNewestTrial;
+  const double change = 1 + newest * (std::min(seconds / entry.seconds, kMostChange) - 1);
+  for (Entry& other : entries)
+    if (is_best || &other == &entry) other.seconds *= change;
 }
 
 }  // namespace dsv32

@@ -1,17 +1,17 @@
 // How many guesses of each sequence a decode step verifies: those that bring the most tokens a second.
 //
-// The speed of a number of guesses is: tokens that a step wins / seconds of the step. How many are won follows
-// from the share of right guesses, which is one for all steps; seconds are kept for each number of guesses and
-// each class of numbers of sequences (1, 2, 3-4, ...). The fastest number is taken. Contexts grow, and all
-// steps slow down with them: when the fastest number's time changes, the other times change by the same
-// factor. A number that is not taken gains 0.05 % of speed with every step, so all are tried again, a good one
-// often and a bad one seldom. No answer depends on the choice.
+// A table has the seconds of a step, for each number of guesses and each class of numbers of sequences (1, 2,
+// 3-4, ...). The speed of a number is: tokens that a step wins / its seconds, where the share of right
+// guesses, which is one for all steps, says how many are won. The fastest number is taken. Contexts grow, and
+// all steps slow down with them: when the fastest number's time changes, the other times change by the same
+// factor. A number that is not taken gains 0.05 % of speed with every step, so all are tried again, a good
+// one often and a bad one seldom. No answer depends on the choice.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <optional>
+#include <span>
 
 #include "engine/plan.h"
 
@@ -31,36 +31,31 @@ class DraftPace {
  public:
   // most: guesses of a sequence that a step may verify, 0 to kMostGuesses. With is_open fewer where fewer
   // pay, else always as many as a step has room for.
-  DraftPace(int64_t most, bool is_open);
+  DraftPace(int64_t most, bool is_open) : most_(most), is_open_(is_open) {}
 
-  // Guesses of each sequence for the next decode step of n_sequences, whose buffers have room for n_possible.
-  int64_t n_guesses(int64_t n_sequences, int64_t n_possible = kMostGuesses);
+  // Guesses of each sequence for the next decode step of n_sequences, which can use n_possible.
+  int64_t n_guesses(int64_t n_sequences, int64_t n_possible = kMostGuesses) const;
 
   // That step, with its guessing, took so long. n_guesses: the most of a sequence.
   void note(int64_t n_sequences, int64_t n_guesses, const Verified& verified, double seconds);
 
  private:
-  // Steps of a class with one number of guesses.
-  struct Kind {
+  // Steps with one number of guesses.
+  struct Entry {
     int64_t n_steps = 0;
-    int64_t n_left_out = 0;  // steps of the class since the last of this kind
-    double seconds = 0;      // smoothed; 0: none yet
+    int64_t n_left_out = 0;  // steps of the class since the last of these
+    double seconds = 0;      // smoothed
+    bool is_known() const;
   };
-  using Kinds = std::array<Kind, kMostGuesses + 1>;
+  using Entries = std::array<Entry, kMostGuesses + 1>;
 
-  // A number of guesses whose time is not known.
-  std::optional<int64_t> first_unknown(const Kinds& kinds) const;
-  // The one with the most tokens a second, with `gain` for each step that it was not taken.
-  int64_t best(const Kinds& kinds, double gain) const;
+  // The known one with the most tokens a second, with `gain` for each step that it was not taken.
+  int64_t best(std::span<const Entry> entries, double gain) const;
   void note_right(const Verified& verified);
-  void note_seconds(Kinds& kinds, int64_t n_guesses, double seconds);
 
   const int64_t most_;
   const bool is_open_;
-  int64_t n_most_ = 0;              // guesses of a sequence in the next step
-  std::array<Kinds, 6> classes_{};  // 1, 2, 3-4, 5-8, 9-16, 17-24 sequences
-  // Of each number of sequences, which numbers of guesses there were: the first step of a kind is slow.
-  std::array<std::array<bool, kMostGuesses + 1>, 25> is_known_{};
+  std::array<Entries, 6> table_{};  // 1, 2, 3-4, 5-8, 9-16, 17-24 sequences
   // The share of right ones among the i-th guesses behind right ones, and how many guesses it follows from.
   // At first it is taken to be high, so that all numbers are tried.
   std::array<double, kMostGuesses> right_{0.9, 0.9, 0.9};

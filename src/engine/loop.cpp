@@ -22,7 +22,7 @@ int64_t Loop::add(Request request, Listener& listener) try {
   sequence->ask(std::move(request), listener, n_added_);
   sequences_.push_back(sequence);
   find_donor(sequences_.size() - 1);
-  if (!sequence->is_fixed) attempt(*sequence, [&] { engine_.check_prompt(sequence->request().prompt); });
+  if (!sequence->is_fixed()) attempt(*sequence, [&] { engine_.check_prompt(sequence->request().prompt); });
   return n_added_++;
 } catch (...) {
   throw current_error();
@@ -41,7 +41,7 @@ void Loop::drop(int64_t request) {
   try {
     end_steps();
   } catch (...) {
-    steps_.clear();  // the next step meets the error again
+    under_way_.clear();  // the next step meets the error again
   }
   stop_waiting(**found);
   sequences_.erase(found);
@@ -73,63 +73,60 @@ void Loop::stop_waiting(const Sequence& sequence) {
 }
 
 bool Loop::turn() try {
-  if (must_end_steps()) end_steps();
   end_interrupted();
   begin_constraints();
-  begin_ready(false);
+  if (under_way_.empty()) begin_ready(false);
   close_done();  // frees room for requests that wait
-  const StepPlan plan = this->plan();
-  if (!steps_.empty() && !is_steady(plan)) {
-    end_steps();
-    engine_.check_file();
-    close_done();
-    return true;
+  const NextStep next = schedule();
+  carry_out(next);
+  was_prompt_ = next.what == NextStep::What::prompt;
+  switch (next.what) {
+    case NextStep::What::nothing: return false;
+    case NextStep::What::wait: wait(next.admitted.empty()); break;  // an admitted one may be ready
+    case NextStep::What::prompt: read_prompt(*sequences_[next.sequences.front()]); break;
+    case NextStep::What::decode: decode(next); break;
+    case NextStep::What::take_one: end_step(); break;
+    case NextStep::What::take_all: end_steps(); break;
   }
-  carry_out(plan);
-  std::vector<Sequence*> stepping;
-  for (const size_t i : plan.requests)
-    if (sequences_[i]->phase != Phase::is_done) stepping.push_back(sequences_[i].get());
-  was_prompt_ = plan.what == StepPlan::What::prompt;
-  if (plan.what == StepPlan::What::nothing) return false;
-  if (plan.what == StepPlan::What::wait) {
-    const auto for_constraint = [](const auto& sequence) {
-      return sequence->phase == Phase::waits_for_constraint;
-    };
-    if (std::ranges::any_of(sequences_, for_constraint))
-      engine_.constraints().wait();
-    else
-      begin_ready(plan.admitted.empty());  // a new one may be ready
-  }
-  if (was_prompt_ && !stepping.empty()) {
-    Sequence& sequence = *stepping.front();
-    try {
-      sequence.read_prompt();
-      if (sequence.phase == Phase::decodes) end_interrupted();
-      if (sequence.phase == Phase::decodes) take_tokens(draw(stepping, 0));
-      rest_if_done(sequence);
-    } catch (...) {
-      fail(sequence);
-    }
-  }
-  if (plan.what == StepPlan::What::decode) decode(std::move(stepping));
   engine_.check_file();  // before requests end: no answer may come from a file that has changed
   close_done();
   return true;
 } catch (...) {
-  steps_.clear();
+  under_way_.clear();
   throw;
 }
 
+void Loop::wait(bool for_disk) {
+  const auto phase_of = [](const auto& sequence) { return sequence->phase; };
+  if (std::ranges::count(sequences_, Phase::waits_for_constraint, phase_of) > 0)
+    engine_.constraints().wait();
+  else
+    begin_ready(for_disk);
+}
+
+void Loop::read_prompt(Sequence& sequence) try {
+  if (sequence.phase == Phase::is_done) return;
+  sequence.read_prompt();
+  if (sequence.phase == Phase::decodes) end_interrupted();
+  Sequence* const drawn = &sequence;
+  if (sequence.phase == Phase::decodes) take_tokens(draw({&drawn, 1}, 0));
+  save_if_done(sequence);
+} catch (...) {
+  fail(sequence);
+}
+
 void Loop::end_interrupted() {
-  for (const auto& sequence : sequences_) {
-    if (sequence->phase == Phase::is_done) continue;
+  const auto is_interrupted = [](const auto& sequence) {
+    return sequence->phase != Phase::is_done && sequence->is_interrupted();
+  };
+  if (!under_way_.empty() && std::ranges::any_of(sequences_, is_interrupted)) end_steps();
+  for (const auto& sequence : sequences_)
     attempt(*sequence, [&] {
-      if (!sequence->is_interrupted()) return;
-      if (sequence->is_cached()) sequence->rest();
+      if (!is_interrupted(sequence)) return;
+      if (sequence->is_cached()) sequence->save_prefix();
       stop_waiting(*sequence);
       sequence->interrupt();
     });
-  }
 }
 
 // Lets those go on whose constraints are compiled.
@@ -143,10 +140,10 @@ void Loop::begin_constraints() {
 // ones' are expected. Keeps that of a talk that is alone, if it is neither shrunk nor suspended.
 void Loop::close_done() {
   for (const auto& sequence : sequences_) {
-    if (sequence->phase != Phase::is_done || sequence->is_fixed || !sequence->is_cached()) continue;
+    if (sequence->phase != Phase::is_done || sequence->is_fixed() || !sequence->is_cached()) continue;
     attempt(*sequence, [&] { sequence->note_held(); });
     const int64_t talk = sequence->request().talk;
-    const bool is_whole = !sequence->is_shrunk && !sequence->cached().is_suspended();
+    const bool is_whole = !sequence->is_shrunk() && !sequence->cached().is_suspended();
     OpenSequence cached = sequence->leave();
     if (talk != 0 && sequences_.size() == 1 && is_whole) kept_ = std::move(cached), kept_talk_ = talk;
     ++n_answers_;
@@ -170,8 +167,8 @@ void Loop::begin_ready(bool waits) {
 }
 
 // Makes the prefix of a finished request reusable.
-void Loop::rest_if_done(Sequence& sequence) {
-  if (sequence.phase == Phase::is_done) attempt(sequence, [&] { sequence.rest(); });
+void Loop::save_if_done(Sequence& sequence) {
+  if (sequence.phase == Phase::is_done) attempt(sequence, [&] { sequence.save_prefix(); });
 }
 
 // Reserves room for each sequence's token: a sequence without room ends. Returns the others, sorted by their
@@ -184,7 +181,7 @@ std::vector<Sequence*> Loop::make_room(std::vector<Sequence*> sequences) {
   for (Sequence* sequence : sequences) {
     CachedSequence& cached = sequence->cached();
     attempt(*sequence, [&] { engine_.cache().reserve(cached, cached.n_tokens() + 1); });
-    rest_if_done(*sequence);
+    save_if_done(*sequence);
     if (sequence->phase != Phase::is_done) stepping.push_back(sequence);
   }
   return stepping;
@@ -201,21 +198,42 @@ void Loop::run_step(std::span<Sequence* const> sequences) {
   engine_.forward().run(std::move(step));
 }
 
-void Loop::decode(std::vector<Sequence*> sequences) {
-  const int64_t n = n_groups(std::ssize(sequences));
-  if (n > 1 || !steps_.empty()) return decode_in_groups(sequences, n);
-  const std::vector<Sequence*> stepping = make_room(std::move(sequences));
-  if (stepping.empty()) return;
+void Loop::decode(const NextStep& next) {
+  std::vector<Sequence*> sequences;
+  for (const size_t i : next.sequences)
+    if (sequences_[i]->phase != Phase::is_done) sequences.push_back(sequences_[i].get());
+  sequences = make_room(std::move(sequences));
+  if (sequences.empty()) return;
   const auto start = std::chrono::steady_clock::now();
-  const int64_t n_guesses = guess(stepping);
-  run_step(stepping);
-  const Verified verified = take_tokens(draw(stepping, 0));
-  pace_.note(std::ssize(stepping), n_guesses, verified, seconds_since(start));
+  const int64_t n_guesses = guess(sequences, next.n_guesses);
+  run_step(sequences);
+  RunningStep step = draw(sequences, free_rows());
+  if (next.is_group) return under_way_.push_back(std::move(step));
+  const Verified verified = take_tokens(std::move(step));
+  pace_.note(std::ssize(sequences), n_guesses, verified, seconds_since(start));
+}
+
+// The sampler's first row that no step under way uses.
+int64_t Loop::free_rows() const {
+  int64_t first = 0;
+  const auto is_taken = [&](const RunningStep& step) { return step.drawing.first_row == first; };
+  while (std::ranges::any_of(under_way_, is_taken)) first += engine_.n_group_rows();
+  return first;
+}
+
+void Loop::end_step() {
+  RunningStep step = std::move(under_way_.front());
+  under_way_.pop_front();
+  take_tokens(std::move(step));
+}
+
+void Loop::end_steps() {
+  while (!under_way_.empty()) end_step();
 }
 
 // Reserves room for guesses too, where that leaves a free page to each sequence: so guesses take no room that
 // an answer needs.
-void Loop::reserve_ahead(std::span<Sequence* const> sequences, int64_t n_guesses) {
+void Loop::reserve_for_guesses(std::span<Sequence* const> sequences, int64_t n_guesses) {
   for (Sequence* sequence : sequences) {
     CachedSequence& cached = sequence->cached();
     const int64_t n_tokens = cached.n_tokens() + 1 + n_guesses;
@@ -224,15 +242,10 @@ void Loop::reserve_ahead(std::span<Sequence* const> sequences, int64_t n_guesses
   }
 }
 
-// Lets the block for drafts guess tokens of each sequence. Returns how many at most.
-int64_t Loop::guess(std::span<Sequence* const> sequences) {
-  int64_t n_possible = 0;
-  for (Sequence* sequence : sequences) {
-    sequence->begin_guesses();
-    n_possible = std::max(n_possible, sequence->n_possible_guesses());
-  }
-  const int64_t n_wanted = pace_.n_guesses(std::ssize(sequences), n_possible);
-  if (n_wanted > 0) reserve_ahead(sequences, n_wanted);
+// Lets the block for drafts guess up to n_wanted tokens of each sequence. Returns how many at most it did.
+int64_t Loop::guess(std::span<Sequence* const> sequences, int64_t n_wanted) {
+  for (Sequence* sequence : sequences) sequence->begin_guesses();
+  if (n_wanted > 0) reserve_for_guesses(sequences, n_wanted);
   for (int64_t nth = 0; nth < n_wanted; ++nth) {
     std::vector<Sequence*> guessing;
     for (Sequence* sequence : sequences)
@@ -248,99 +261,98 @@ int64_t Loop::guess(std::span<Sequence* const> sequences) {
 void Loop::guess_next(std::span<Sequence* const> sequences, int64_t nth) {
   std::vector<CachedSequence*> cached;
   std::vector<int32_t> tokens;
-  std::vector<Row> rows;
+  std::vector<DrawnToken> guesses;
   for (Sequence* sequence : sequences) {
     cached.push_back(&sequence->cached());
     tokens.push_back(nth == 0 ? sequence->next_token() : sequence->guesses().back());
-    rows.push_back({sequence, nth});
+    guesses.push_back({sequence, nth});
   }
   engine_.forward().guess(std::move(cached), std::move(tokens), nth);
-  for (const Row& row : take_drawing(begin_drawing(std::move(rows), -1, 0))) {
-    const int32_t token = row.drawn.chosen.id;
-    if (!row.error && row.drawn.is_finite)
-      row.sequence->guess(guesser_ ? guesser_(*row.sequence, nth, token) : token);
+  for (const DrawnToken& guess : take_drawing(begin_drawing(std::move(guesses), -1, 0))) {
+    const int32_t token = guess.record.chosen.id;
+    if (!guess.error && guess.record.is_finite)
+      guess.sequence->guess(guesser_ ? guesser_(*guess.sequence, nth, token) : token);
   }
 }
 
-// How tokens are to be drawn from the rows, as the sampler's rows from `first` on. Masks are made here, while
-// a GPU still computes the step.
-std::vector<SampleRule> Loop::rules_of(std::span<Row> rows, int64_t first) {
+// How the tokens are to be drawn, from the sampler's rows from `first` on. Masks are made here, while a GPU
+// still computes the step.
+std::vector<SampleRule> Loop::rules_of(std::span<DrawnToken> tokens, int64_t first) {
   std::vector<SampleRule> rules;
   std::vector<WantedMask> masks;
   std::vector<size_t> masked;  // whose they are
-  for (const Row& row : rows) {
-    rules.push_back(row.sequence->rule(row.ahead));
-    if (!row.sequence->has_constraint()) continue;
+  for (const DrawnToken& token : tokens) {
+    rules.push_back(token.sequence->rule(token.nth));
+    if (!token.sequence->has_constraint()) continue;
     masked.push_back(rules.size() - 1);
-    masks.push_back(row.sequence->wanted_mask(
-        engine_.sampler().mask_of(first + std::ssize(rules) - 1, engine_.args().vocab_size), row.ahead));
+    masks.push_back(token.sequence->wanted_mask(
+        engine_.sampler().mask_of(first + std::ssize(rules) - 1, engine_.args().vocab_size), token.nth));
   }
   if (!masks.empty()) engine_.constraints().write(masks);
   for (size_t i = 0; i < masks.size(); ++i) {
     rules[masked[i]].is_masked = !masks[i].error;
-    rows[masked[i]].error = masks[i].error;
+    tokens[masked[i]].error = masks[i].error;
   }
   return rules;
 }
 
-// Begins to draw a token from each row of the last step's logits.
-Loop::Drawing Loop::begin_drawing(std::vector<Row> rows, int64_t n_top, int64_t first) {
-  const std::vector<SampleRule> rules = rules_of(rows, first);
-  return {std::move(rows), engine_.sampler().begin(engine_.forward().logits_row(0), engine_.args().vocab_size,
-                                                   rules, n_top, first)};
+// Begins to draw the tokens from the last step's logits.
+Loop::RunningStep Loop::begin_drawing(std::vector<DrawnToken> tokens, int64_t n_top, int64_t first) {
+  const std::vector<SampleRule> rules = rules_of(tokens, first);
+  return {std::move(tokens), engine_.sampler().begin(engine_.forward().logits_row(0),
+                                                     engine_.args().vocab_size, rules, n_top, first)};
 }
 
-std::vector<Loop::Row> Loop::take_drawing(Drawing drawing) {
-  std::vector<TokenRecord> drawn = engine_.sampler().take(drawing.tokens);
-  for (size_t i = 0; i < drawn.size(); ++i) drawing.rows[i].drawn = std::move(drawn[i]);
-  return std::move(drawing.rows);
+std::vector<Loop::DrawnToken> Loop::take_drawing(RunningStep step) {
+  std::vector<TokenRecord> drawn = engine_.sampler().take(step.drawing);
+  for (size_t i = 0; i < drawn.size(); ++i) step.tokens[i].record = std::move(drawn[i]);
+  return std::move(step.tokens);
 }
 
 // Begins to draw each sequence's next token, and those that its guesses stand for.
-Loop::Drawing Loop::draw(std::span<Sequence* const> sequences, int64_t first) {
+Loop::RunningStep Loop::draw(std::span<Sequence* const> sequences, int64_t first) {
   int64_t n_top = -1;
-  std::vector<Row> rows;
+  std::vector<DrawnToken> tokens;
   for (Sequence* sequence : sequences) {
     n_top = std::max(n_top, sequence->request().options.n_top_logprobs);
-    for (int64_t ahead = 0; ahead <= std::ssize(sequence->guesses()); ++ahead)
-      rows.push_back({sequence, ahead});
+    for (int64_t nth = 0; nth <= std::ssize(sequence->guesses()); ++nth) tokens.push_back({sequence, nth});
   }
-  return begin_drawing(std::move(rows), n_top, first);
+  return begin_drawing(std::move(tokens), n_top, first);
 }
 
 // Takes each sequence's next token, and as many more as its guesses are right. What follows the first wrong
 // guess is cut off.
-Verified Loop::take_tokens(Drawing drawing) {
-  std::vector<Row> rows = take_drawing(std::move(drawing));
+Verified Loop::take_tokens(RunningStep step) {
+  std::vector<DrawnToken> tokens = take_drawing(std::move(step));
   std::vector<Sequence*> sequences;
   std::vector<Stage::Cut> cuts;
   Verified verified;
-  for (size_t first = 0, n = 0; first < rows.size(); first += n) {
-    Sequence& sequence = *sequences.emplace_back(rows[first].sequence);
+  for (size_t first = 0, n = 0; first < tokens.size(); first += n) {
+    Sequence& sequence = *sequences.emplace_back(tokens[first].sequence);
     n = sequence.guesses().size() + 1;
-    take_rows(std::span(rows).subspan(first, n));
+    take_tokens_of(std::span(tokens).subspan(first, n));
     const int64_t n_kept = sequence.end_guesses(verified);
     if (n_kept < sequence.cached().n_tokens()) cuts.push_back({&sequence.cached(), n_kept});
   }
   engine_.forward().cut(cuts);
-  for (Sequence* sequence : sequences) rest_if_done(*sequence);
+  for (Sequence* sequence : sequences) save_if_done(*sequence);
   return verified;
 }
 
 // Takes the tokens drawn for one sequence, up to the first that was not guessed. Logits that are not finite
 // come from damaged weights, or from a damaged prefix.
-void Loop::take_rows(std::span<Row> rows) {
-  Sequence& sequence = *rows.front().sequence;
+void Loop::take_tokens_of(std::span<DrawnToken> tokens) {
+  Sequence& sequence = *tokens.front().sequence;
   const int64_t n_wanted = std::max<int64_t>(sequence.request().options.n_top_logprobs, 0);
-  for (Row& row : rows) {
-    row.drawn.top.resize(std::min(row.drawn.top.size(), static_cast<size_t>(n_wanted)));
+  for (DrawnToken& token : tokens) {
+    TokenRecord& record = token.record;
+    record.top.resize(std::min(record.top.size(), static_cast<size_t>(n_wanted)));
     try {
-      if (row.error) std::rethrow_exception(row.error);
-      if (!row.drawn.is_finite) sequence.discard_prefix();
-      row.drawn.check();
-      int32_t& token = row.drawn.chosen.id;
-      if (drawer_) token = drawer_(sequence, row.ahead, token);
-      sequence.push(row.drawn);
+      if (token.error) std::rethrow_exception(token.error);
+      if (!record.is_finite) sequence.discard_prefix();
+      record.check();
+      if (drawer_) record.chosen.id = drawer_(sequence, token.nth, record.chosen.id);
+      sequence.push(record);
     } catch (...) {
       fail(sequence);
     }
@@ -348,80 +360,30 @@ void Loop::take_rows(std::span<Row> rows) {
   }
 }
 
-// --- Steps of several groups of sequences, each in another stage
+// --- The scheduler's view of the sequences, and what it decides
 
-// Into how many groups a decode step is divided: one for each stage, so that all devices work. Not with
-// experts in host memory, where the processors are the bound.
-int64_t Loop::n_groups(int64_t n_sequences) const {
-  if (engine_.plan().n_host_expert_layers() > 0) return 1;
-  return std::min(static_cast<int64_t>(engine_.forward().n_stages()), n_sequences);
-}
-
-// Begins a step of sequences that are in no step, an equal share of all; or ends the step that began
-// first.
-void Loop::decode_in_groups(const std::vector<Sequence*>& sequences, int64_t n_groups) {
-  std::vector<Sequence*> resting;
-  for (Sequence* sequence : sequences) {
-    const auto is_here = [&](const Drawing& step) {
-      return std::ranges::count(step.rows, sequence, &Row::sequence) > 0;
-    };
-    if (std::ranges::none_of(steps_, is_here)) resting.push_back(sequence);
-  }
-  if (resting.empty() || std::ssize(steps_) >= n_groups) return end_step();
-  const int64_t share = (std::ssize(sequences) + n_groups - 1) / n_groups;
-  resting.resize(std::min(resting.size(), static_cast<size_t>(share)));
-  resting = make_room(std::move(resting));
-  if (resting.empty()) return;
-  run_step(resting);
-  int64_t first = 0;
-  const auto is_taken = [&](const Drawing& step) { return step.tokens.first_row == first; };
-  while (std::ranges::any_of(steps_, is_taken)) first += engine_.n_group_rows();
-  steps_.push_back(draw(resting, first));
-}
-
-void Loop::end_step() {
-  Drawing step = std::move(steps_.front());
-  steps_.pop_front();
-  take_tokens(std::move(step));
-}
-
-void Loop::end_steps() {
-  while (!steps_.empty()) end_step();
-}
-
-// Whether something else than decode steps comes next.
-bool Loop::must_end_steps() const {
-  return !steps_.empty() && std::ranges::any_of(sequences_, [](const auto& sequence) {
-    return sequence->phase == Phase::waits_for_disk || sequence->phase == Phase::reads_prompt ||
-           (sequence->phase != Phase::is_done && sequence->is_interrupted());
-  });
-}
-
-bool Loop::is_steady(const StepPlan& plan) {
-  return plan.what == StepPlan::What::decode && plan.suspended.empty() && plan.restarted.empty() &&
-         plan.admitted.empty() && plan.shrunk.empty() && plan.resumed.empty() && plan.grown.empty();
-}
-
-// --- The scheduler's view of the sequences, and its plan
-
-StepPlan Loop::plan() {
-  const CachePlan& cache = engine_.plan().cache;
+NextStep Loop::schedule() {
+  const MemoryPlan& plan = engine_.plan();
+  const CachePlan& cache = plan.cache;
   std::vector<SequenceState> states;
   for (const auto& sequence : sequences_) {
-    const bool is_cached = sequence->is_admitted();
-    sequence->is_suspended = is_cached && sequence->cached().is_suspended();
-    sequence->n_held = is_cached ? sequence->cached().n_tokens() : 0;
-    if (!is_cached) sequence->is_shrunk = false;
-    states.push_back(*sequence);
+    states.push_back(sequence->state());
+    for (const RunningStep& step : under_way_)
+      if (std::ranges::count(step.tokens, sequence.get(), &DrawnToken::sequence) > 0)
+        states.back().is_under_way = true;
   }
   for (size_t i = 0; i < states.size(); ++i) share(i, states);
-  return next_step({states,
-                    {cache.n_row_pages(), cache.n_key_pages(), cache.n_slot_pages(), cache.max_seqs},
-                    n_answers_ ? n_answer_tokens_ / n_answers_ : 0,
-                    engine_.plan().chunk,
-                    was_prompt_,
-                    cache.buffer_pages(),
-                    std::min(cache.buffer_pages(), least_buffer_pages(engine_.args()))});
+  SchedulerInput input{states,
+                       {cache.n_row_pages(), cache.n_key_pages(), cache.n_slot_pages(), cache.max_seqs},
+                       n_answers_ ? n_answer_tokens_ / n_answers_ : 0,
+                       plan.chunk,
+                       was_prompt_,
+                       cache.buffer_pages(),
+                       std::min(cache.buffer_pages(), least_buffer_pages(engine_.args()))};
+  // With experts in host memory the processors are the bound, whatever the stages do.
+  if (plan.n_host_expert_layers() == 0) input.n_stages = plan.n_stages();
+  input.n_under_way = std::ssize(under_way_), input.pace = &pace_;
+  return next_step(input);
 }
 
 // Finds, among earlier sequences that are not done, the one with the longest common prefix; of several the
@@ -452,7 +414,8 @@ void Loop::share(size_t i, std::span<SequenceState> states) {
   }
   states[i].donor = static_cast<size_t>(donor - sequences_.begin());
   states[i].n_shared_rows = states[i].n_shared_keys = own.n_common / kPageTokens;
-  if (!own.is_admitted() || own.phase == Phase::waits_for_disk || !(*donor)->is_admitted()) return;
+  const SequenceState its_state = (*donor)->state();
+  if (!states[i].is_admitted() || own.phase == Phase::waits_for_disk || !its_state.is_admitted()) return;
   const CachedSequence &ours = own.cached(), &its = (*donor)->cached();
   const auto n_same = [&](const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
     return std::min<int64_t>(std::ranges::mismatch(a, b).in1 - a.begin(), ours.n_tokens() / kPageTokens);
@@ -461,21 +424,21 @@ void Loop::share(size_t i, std::span<SequenceState> states) {
   states[i].n_shared_keys = n_same(ours.key_pages(), its.key_pages());
 }
 
-void Loop::carry_out(const StepPlan& plan) {
-  n_suspended_ += std::ssize(plan.suspended), n_restarted_ += std::ssize(plan.restarted);
-  n_shrunk_ += std::ssize(plan.shrunk);
-  const auto each = [&](const std::vector<size_t>& requests, const auto& act) {
-    for (const size_t i : requests) {
+void Loop::carry_out(const NextStep& next) {
+  n_suspended_ += std::ssize(next.suspended), n_restarted_ += std::ssize(next.restarted);
+  n_shrunk_ += std::ssize(next.shrunk);
+  const auto each = [&](const std::vector<size_t>& changed, const auto& act) {
+    for (const size_t i : changed) {
       if (sequences_[i]->phase != Phase::is_done) attempt(*sequences_[i], [&] { act(i); });
       close_done();  // frees what a failed one held for the next
     }
   };
-  each(plan.suspended, [&](size_t i) { sequences_[i]->suspend(); });
-  each(plan.restarted, [&](size_t i) { stop_waiting(*sequences_[i]), sequences_[i]->begin_anew(); });
-  each(plan.admitted, [&](size_t i) { admit(i); });
-  each(plan.shrunk, [&](size_t i) { sequences_[i]->set_shrunk(true); });
-  each(plan.resumed, [&](size_t i) { sequences_[i]->resume(); });
-  each(plan.grown, [&](size_t i) { sequences_[i]->set_shrunk(false); });
+  each(next.suspended, [&](size_t i) { sequences_[i]->suspend(); });
+  each(next.restarted, [&](size_t i) { stop_waiting(*sequences_[i]), sequences_[i]->begin_anew(); });
+  each(next.admitted, [&](size_t i) { admit(i); });
+  each(next.shrunk, [&](size_t i) { sequences_[i]->set_shrunk(true); });
+  each(next.resumed, [&](size_t i) { sequences_[i]->resume(); });
+  each(next.grown, [&](size_t i) { sequences_[i]->set_shrunk(false); });
 }
 
 void Loop::admit(size_t i) {

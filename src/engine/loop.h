@@ -3,10 +3,8 @@
 // Takes requests, asks the scheduler for the next step, runs it, and draws a token from each of its rows of
 // logits. A request whose pages are still being read from disk is not scheduled. A request that came without
 // a sequence is admitted to the cache when there is room; later it may be suspended, or begin anew. A talk's
-// sequence is kept for its next request, unless another request comes first. On several devices decode steps
-// are those of groups of sequences, one in each stage: a turn begins a group's step or takes its tokens. All
-// tokens are taken before anything else is done to sequences. An exception in a step of one request is that
-// request's error; an exception in a step of several leaves turn(). One thread at a time.
+// sequence is kept for its next request, unless another request comes first. An exception in a step of one
+// request is that request's error; an exception in a step of several leaves turn(). One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +39,8 @@ class Loop : public Answerer {
   // For tests: what the block guesses is replaced by the result of `guesser`, as the nth guess of a step.
   using Guesser = std::function<int32_t(const Sequence& sequence, int64_t nth, int32_t guessed)>;
   void set_guesser(Guesser guesser) { guesser_ = std::move(guesser); }
-  // For measuring: what is drawn is replaced likewise, as the token after the sequence's next `ahead` ones.
-  using Drawer = std::function<int32_t(const Sequence& sequence, int64_t ahead, int32_t drawn)>;
+  // For measuring: what is drawn behind the nth guess of a step is replaced likewise.
+  using Drawer = std::function<int32_t(const Sequence& sequence, int64_t nth, int32_t drawn)>;
   void set_drawer(Drawer drawer) { drawer_ = std::move(drawer); }
 
   // How often a request was suspended, began anew or got a smaller buffer to make room for others.
@@ -63,44 +61,43 @@ class Loop : public Answerer {
   void begin_constraints();
   void close_done();
   void begin_ready(bool waits);
-  void rest_if_done(Sequence& sequence);
-  void decode(std::vector<Sequence*> sequences);
-  void reserve_ahead(std::span<Sequence* const> sequences, int64_t n_guesses);
-  int64_t guess(std::span<Sequence* const> sequences);
-  void guess_next(std::span<Sequence* const> sequences, int64_t nth);
+  void save_if_done(Sequence& sequence);
+  void wait(bool for_disk);
+  void read_prompt(Sequence& sequence);
 
-  // A row of logits: the token of a sequence after its next `ahead` ones is drawn from it.
-  struct Row {
+  // Of the tokens of a decode step, in their order: what is drawn from the logits of a sequence's next token
+  // (nth 0) or of its nth guess.
+  struct DrawnToken {
     Sequence* sequence;
-    int64_t ahead;
+    int64_t nth;
     std::exception_ptr error = {};  // why nothing can be drawn
-    TokenRecord drawn = {};
+    TokenRecord record = {};
   };
-  // Rows of the last step's logits, and the drawing of their tokens.
-  struct Drawing {
-    std::vector<Row> rows;
-    RowSampler::Drawing tokens;
+  // A step that is computed, and whose tokens are being drawn.
+  struct RunningStep {
+    std::vector<DrawnToken> tokens;
+    RowSampler::Drawing drawing;
   };
-  std::vector<SampleRule> rules_of(std::span<Row> rows, int64_t first);
-  Drawing begin_drawing(std::vector<Row> rows, int64_t n_top, int64_t first);
-  std::vector<Row> take_drawing(Drawing drawing);
-  Drawing draw(std::span<Sequence* const> sequences, int64_t first);
-  Verified take_tokens(Drawing drawing);
-  void take_rows(std::span<Row> rows);
-
-  void run_step(std::span<Sequence* const> sequences);
-  int64_t n_groups(int64_t n_sequences) const;
+  void decode(const NextStep& next);
   std::vector<Sequence*> make_room(std::vector<Sequence*> sequences);
-  void decode_in_groups(const std::vector<Sequence*>& sequences, int64_t n_groups);
+  void reserve_for_guesses(std::span<Sequence* const> sequences, int64_t n_guesses);
+  int64_t guess(std::span<Sequence* const> sequences, int64_t n_wanted);
+  void guess_next(std::span<Sequence* const> sequences, int64_t nth);
+  void run_step(std::span<Sequence* const> sequences);
+  int64_t free_rows() const;
+  std::vector<SampleRule> rules_of(std::span<DrawnToken> tokens, int64_t first);
+  RunningStep begin_drawing(std::vector<DrawnToken> tokens, int64_t n_top, int64_t first);
+  std::vector<DrawnToken> take_drawing(RunningStep step);
+  RunningStep draw(std::span<Sequence* const> sequences, int64_t first);
+  Verified take_tokens(RunningStep step);
+  void take_tokens_of(std::span<DrawnToken> tokens);
   void end_step();
   void end_steps();
-  bool must_end_steps() const;
-  static bool is_steady(const StepPlan& plan);
 
-  StepPlan plan();
+  NextStep schedule();
   void find_donor(size_t i);
   void share(size_t i, std::span<SequenceState> states);
-  void carry_out(const StepPlan& plan);
+  void carry_out(const NextStep& next);
   void admit(size_t i);
 
   Engine& engine_;
@@ -113,10 +110,8 @@ class Loop : public Answerer {
   int64_t n_added_ = 0;
   int64_t n_answers_ = 0, n_answer_tokens_ = 0;  // of answers that ended on the loop's own sequences
   int64_t n_suspended_ = 0, n_restarted_ = 0, n_shrunk_ = 0;
-  bool was_prompt_ = false;  // the last step read a prompt
-  // Of the decode steps of groups that are computed, the oldest first. The next ones begin in the stages that
-  // these have left.
-  std::deque<Drawing> steps_;
+  bool was_prompt_ = false;            // the last step read a prompt
+  std::deque<RunningStep> under_way_;  // decode steps of groups, the oldest first
 };
 
 }  // namespace dsv32

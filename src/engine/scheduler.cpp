@@ -8,20 +8,22 @@
 namespace dsv32 {
 namespace {
 
-// Plans on a copy of the sequences' states, and counts the room that they take.
-class Planner {
- public:
-  explicit Planner(const SchedulerInput& input)
-      : input_(input), states_(input.requests.begin(), input.requests.end()) {}
+using What = NextStep::What;
 
-  StepPlan plan() {
+// Decides on a copy of the sequences' states, and counts the room that they take.
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerInput& input)
+      : input_(input), states_(input.sequences.begin(), input.sequences.end()) {}
+
+  NextStep decide() {
     give_way();
     resume();
     grow();
     admit();
     shrink();  // resumed or admitted sequences need slots at once
     choose();
-    return std::move(plan_);
+    return std::move(next_);
   }
 
  private:
@@ -38,7 +40,7 @@ class Planner {
     return std::min(state.n_most, std::max(n_least, state.n_prompt + input_.mean_answer));
   }
   // The room that admitted sequences take at those lengths. `shrinks`: with the smallest buffers.
-  Room taken(int64_t (Planner::*n_tokens)(const SequenceState&) const, bool shrinks = false) const {
+  Room taken(int64_t (Scheduler::*n_tokens)(const SequenceState&) const, bool shrinks = false) const {
     Room sum;
     for (SequenceState state : states_) {
       if (!state.is_admitted()) continue;
@@ -49,9 +51,9 @@ class Planner {
     }
     return sum;
   }
-  Room taken_next() const { return taken(&Planner::next_tokens); }
+  Room taken_next() const { return taken(&Scheduler::next_tokens); }
   bool fits_as_expected(bool shrinks) const {
-    return input_.room.holds(taken(&Planner::expected_tokens, shrinks));
+    return input_.room.holds(taken(&Scheduler::expected_tokens, shrinks));
   }
 
   // The youngest admitted sequence, of the running ones or of all; never the oldest.
@@ -80,7 +82,7 @@ class Planner {
       const std::optional<size_t> shrinks = youngest_to_shrink();
       if (!shrinks) return;
       states_[*shrinks].is_shrunk = true;
-      plan_.shrunk.push_back(*shrinks);
+      next_.shrunk.push_back(*shrinks);
     }
   }
 
@@ -92,15 +94,15 @@ class Planner {
       if (!leaves) return;
       SequenceState& state = states_[*leaves];
       state.is_suspended = !lacks_rows;
-      (lacks_rows ? plan_.restarted : plan_.suspended).push_back(*leaves);
+      (lacks_rows ? next_.restarted : next_.suspended).push_back(*leaves);
       if (!lacks_rows) continue;
       state.phase = Phase::waits_for_room, state.n_held = 0, state.is_shrunk = false;
-      std::erase(plan_.shrunk, *leaves);
+      std::erase(next_.shrunk, *leaves);
     }
   }
 
   bool is_pressed() const {
-    return !plan_.shrunk.empty() || !plan_.suspended.empty() || !plan_.restarted.empty();
+    return !next_.shrunk.empty() || !next_.suspended.empty() || !next_.restarted.empty();
   }
 
   // A sequence that is alone goes on even if it is expected not to fit.
@@ -117,7 +119,7 @@ class Planner {
       states_[i].is_suspended = false;
       states_[i].is_suspended = !fits_as_expected(true) && !is_alone(i);
       if (states_[i].is_suspended) return;
-      plan_.resumed.push_back(i);
+      next_.resumed.push_back(i);
     }
   }
 
@@ -132,7 +134,7 @@ class Planner {
       states_[i].is_shrunk = false;
       states_[i].is_shrunk = !fits_as_expected(false);
       if (states_[i].is_shrunk) return;
-      plan_.grown.push_back(i);
+      next_.grown.push_back(i);
     }
   }
 
@@ -154,7 +156,7 @@ class Planner {
       if (states_[i].phase != Phase::waits_for_room) continue;
       const bool may_try = !n_may_overtake || (*n_may_overtake > 0 && shares(states_[i]));
       if (may_try && may_begin(i)) {
-        plan_.admitted.push_back(i);
+        next_.admitted.push_back(i);
         if (n_may_overtake) --*n_may_overtake;
       } else {
         n_may_overtake =
@@ -163,27 +165,53 @@ class Planner {
     }
   }
 
+  bool changes_sequences() const {
+    return is_pressed() || !next_.admitted.empty() || !next_.resumed.empty() || !next_.grown.empty();
+  }
+
   void choose() {
     std::vector<size_t> decoding, reading;
-    bool waits = false;
+    bool waits_for_disk = false, waits = false;
     for (size_t i = 0; i < states_.size(); ++i) {
       if (states_[i].is_suspended) continue;
       if (states_[i].phase == Phase::decodes) decoding.push_back(i);
       if (states_[i].phase == Phase::reads_prompt && reading.empty()) reading.push_back(i);
-      waits = waits || states_[i].phase == Phase::waits_for_disk ||
-              states_[i].phase == Phase::waits_for_constraint;
+      waits_for_disk = waits_for_disk || states_[i].phase == Phase::waits_for_disk;
+      waits = waits || states_[i].phase == Phase::waits_for_constraint;
     }
-    if (!decoding.empty() && (input_.was_prompt || reading.empty()))
-      plan_.what = StepPlan::What::decode, plan_.requests = decoding;
+    const bool only_decodes = reading.empty() && !waits_for_disk && !changes_sequences();
+    if (input_.n_under_way > 0 && (!only_decodes || decoding.empty()))
+      next_ = {}, next_.what = What::take_all;
+    else if (!decoding.empty() && (input_.was_prompt || reading.empty()))
+      choose_decoding(std::move(decoding), only_decodes);
     else if (!reading.empty())
-      plan_.what = StepPlan::What::prompt, plan_.requests = reading;
-    else if (waits)
-      plan_.what = StepPlan::What::wait;
+      next_.what = What::prompt, next_.sequences = reading;
+    else if (waits || waits_for_disk)
+      next_.what = What::wait;
+  }
+
+  void choose_decoding(std::vector<size_t> decoding, bool may_be_groups) {
+    const int64_t n = std::ssize(decoding), n_groups = may_be_groups ? std::min(input_.n_stages, n) : 1;
+    std::erase_if(decoding, [this](size_t i) { return states_[i].is_under_way; });
+    if (decoding.empty() || input_.n_under_way >= n_groups) {
+      next_.what = What::take_one;
+      return;
+    }
+    decoding.resize(std::min(decoding.size(), static_cast<size_t>((n + n_groups - 1) / n_groups)));
+    next_.what = What::decode, next_.is_group = n_groups > 1;
+    if (n_groups == 1 && input_.pace) next_.n_guesses = guesses_of(decoding);
+    next_.sequences = std::move(decoding);
+  }
+
+  int64_t guesses_of(const std::vector<size_t>& decoding) const {
+    int64_t n_possible = 0;
+    for (const size_t i : decoding) n_possible = std::max(n_possible, states_[i].n_possible_guesses);
+    return input_.pace->n_guesses(std::ssize(decoding), n_possible);
   }
 
   const SchedulerInput& input_;
   std::vector<SequenceState> states_;
-  StepPlan plan_;
+  NextStep next_;
 };
 
 }  // namespace
@@ -199,6 +227,6 @@ Room room_of(const SchedulerInput& input, const SequenceState& state, int64_t n_
   return room;
 }
 
-StepPlan next_step(const SchedulerInput& input) { return Planner(input).plan(); }
+NextStep next_step(const SchedulerInput& input) { return Scheduler(input).decide(); }
 
 }  // namespace dsv32

@@ -1,5 +1,5 @@
-// Which step comes next, and of which sequences: a pure function from what each sequence waits for and holds
-// to a plan.
+// Which step comes next, of which sequences, and with how many guesses: a pure function of what each sequence
+// waits for and holds.
 //
 // Admission, suspension and the choice of a step are one decision over one budget. A sequence is admitted
 // when all admitted sequences, at their expected lengths and with the smallest buffers, stay within the room.
@@ -11,8 +11,12 @@
 // step of all that decode, so that neither starves. Sequences are admitted in the order of arrival, but a
 // sequence that shares pages with an admitted one may overtake some that find no room.
 //
-// Invariants of a plan: its step fits into the room; the oldest sequence never gives way, so that some
-// sequence always ends; no sequence is overtaken more than kMostOvertaken times.
+// On several stages, when nothing else is to be done, a decode step has the sequences of one group, an equal
+// part of all: as many groups are under way as there are stages, so that all devices work. All their tokens
+// are taken before anything else is done to sequences. Guesses are verified in steps of all sequences alone.
+//
+// Invariants: a step fits into the room; the oldest sequence never gives way, so that some sequence always
+// ends; no sequence is overtaken more than kMostOvertaken times; a sequence is in one step at a time.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +24,8 @@
 #include <optional>
 #include <span>
 #include <vector>
+
+#include "engine/draft_pace.h"
 
 namespace dsv32 {
 
@@ -55,41 +61,50 @@ struct SequenceState {
   // there. The donor is admitted before it, and gives way after it.
   std::optional<size_t> donor = {};
   int64_t n_shared_rows = 0, n_shared_keys = 0;
-  int64_t n_overtaken = 0;  // later sequences that were admitted before it
+  int64_t n_overtaken = 0;         // later sequences that were admitted before it
+  bool is_under_way = false;       // in a decode step whose tokens are not taken yet
+  int64_t n_possible_guesses = 0;  // that it has room for, and that its answer may still use
 
   bool is_admitted() const {
     return phase != Phase::waits_for_constraint && phase != Phase::waits_for_room && phase != Phase::is_done;
   }
 };
 
-struct StepPlan {
+struct NextStep {
   enum class What {
-    nothing,  // there is no sequence
-    wait,     // all wait for the disk, or for a constraint
-    prompt,   // a chunk of the prompt of requests[0]
-    decode,   // a token of each of `requests`
+    nothing,   // there is no sequence
+    wait,      // all wait for the disk, or for a constraint
+    prompt,    // a chunk of the prompt of sequences[0]
+    decode,    // a token of each of `sequences`, and n_guesses guesses of each at most
+    take_one,  // no step begins: the tokens of the oldest one under way are taken
+    take_all,  // the same of all that are under way; then it is asked again
   };
   What what = What::nothing;
-  std::vector<size_t> requests;
+  std::vector<size_t> sequences;
+  bool is_group = false;  // other steps may begin before the tokens of this decode step are taken
+  int64_t n_guesses = 0;
   // Before the step, in this order: sequences to suspend; to begin anew when there is room; to begin; whose
   // buffers shrink; to resume; whose buffers become whole again.
   std::vector<size_t> suspended, restarted, admitted, shrunk, resumed, grown;
-  bool operator==(const StepPlan&) const = default;
+  bool operator==(const NextStep&) const = default;
 };
 
 struct SchedulerInput {
-  std::span<const SequenceState> requests;  // in the order of their arrival
+  std::span<const SequenceState> sequences;  // in the order of their arrival
   Room room;
   int64_t mean_answer = 0;  // tokens, mean of the answers that have ended; 0: none has
   int64_t chunk = 1;        // most tokens of a prefill step
   bool was_prompt = false;  // the last step read a prompt
   // Pages of a whole buffer, and of a shrunk one; 0: there are no buffers, slots take no room.
   int64_t buffer_pages = 0, least_buffer_pages = 0;
+  int64_t n_stages = 1;             // that decode steps go through at the same time
+  int64_t n_under_way = 0;          // decode steps whose tokens are not taken yet
+  const DraftPace* pace = nullptr;  // how many guesses pay; null: there are none
 };
 
 // The room that a sequence takes when it holds n_tokens.
 Room room_of(const SchedulerInput& input, const SequenceState& sequence, int64_t n_tokens);
 
-StepPlan next_step(const SchedulerInput& input);
+NextStep next_step(const SchedulerInput& input);
 
 }  // namespace dsv32

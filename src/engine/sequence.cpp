@@ -92,12 +92,12 @@ void Sequence::suspend() {
 }
 
 void Sequence::set_shrunk(bool shrunk) {
-  is_shrunk = shrunk;
+  is_shrunk_ = shrunk;
   const int64_t n_pages = engine_.plan().cache.buffer_pages();
   engine_.cache().set_most_slots(*cached_, shrunk ? least_buffer_pages(engine_.args()) : n_pages);
 }
 
-void Sequence::rest() {
+void Sequence::save_prefix() {
   if (cached_->is_suspended()) return;
   await_chunks();
   remember();
@@ -139,16 +139,26 @@ std::vector<TokenRun> Sequence::decoded() const {
 void Sequence::ask(Request request, Listener& listener, int64_t number_) {
   request.options.check();
   request_ = std::move(request), listener_ = &listener, number = number_;
-  const int64_t n_wanted = request_.options.n_most(), context = engine_.plan().cache.max_context;
-  n_prompt = std::ssize(request_.prompt);
-  n_most = n_wanted < 0 ? context : std::min(context, n_prompt + n_wanted);
   n_overtaken = 0;
   begin_anew();
 }
 
+SequenceState Sequence::state() const {
+  const int64_t n_wanted = request_.options.n_most(), context = engine_.plan().cache.max_context;
+  SequenceState state;
+  state.phase = phase, state.is_fixed = is_fixed(), state.n_overtaken = n_overtaken;
+  state.n_prompt = n_prompt();
+  state.n_most = n_wanted < 0 ? context : std::min(context, n_prompt() + n_wanted);
+  if (!state.is_admitted()) return state;
+  state.is_suspended = cached_->is_suspended(), state.is_shrunk = is_shrunk_;
+  state.n_held = cached_->n_tokens();
+  state.n_possible_guesses = n_possible_guesses();
+  return state;
+}
+
 void Sequence::begin_anew() {
-  is_fixed = request_.sequence != nullptr, is_shrunk = false;
-  if (!is_fixed) cached_.reset();
+  is_shrunk_ = false;
+  if (!is_fixed()) cached_.reset();
   constraint_.reset(), compiled_.reset();
   phase = Phase::waits_for_constraint;
   parser_.emplace(*request_.tokenizer, request_.options.thinking);
@@ -158,7 +168,7 @@ void Sequence::begin_anew() {
   next_token_ = request_.is_held ? request_.prompt.back() : -1;
   begin_guesses();
   result_ = {};
-  result_.n_prompt_tokens = n_prompt;
+  result_.n_prompt_tokens = n_prompt();
   error_.reset();
   const std::string& constraint = request_.options.constraint;
   if (!constraint.empty()) compiled_ = engine_.constraints().ask(constraint);
@@ -168,7 +178,7 @@ void Sequence::begin_anew() {
 void Sequence::begin_constraint() {
   if (compiled_ && !compiled_->is_done) return;
   if (compiled_) constraint_ = engine_.constraints().begin(compiled_, *request_.tokenizer);
-  phase = !is_fixed ? Phase::waits_for_room : request_.is_held ? Phase::decodes : Phase::waits_for_disk;
+  phase = !is_fixed() ? Phase::waits_for_room : request_.is_held ? Phase::decodes : Phase::waits_for_disk;
 }
 
 void Sequence::admit(OpenSequence cached) {
@@ -194,23 +204,23 @@ void Sequence::begin_prompt() {
   result_.n_read_tokens = result_.n_cached_tokens;
   result_.why_none_cached = why_none_cached();
   phase = Phase::reads_prompt;
-  prompt_nears(result_.n_cached_tokens);
+  report_prefill(result_.n_cached_tokens);
 }
 
-void Sequence::prompt_nears(int64_t n_done) {
-  listener_->on_prefill(n_done, n_prompt, result_.n_cached_tokens);
+void Sequence::report_prefill(int64_t n_done) {
+  listener_->on_prefill(n_done, n_prompt(), result_.n_cached_tokens);
 }
 
 void Sequence::read_prompt() try {
   const int64_t n_before = cached_->n_tokens();
-  const auto n = static_cast<double>(std::min(engine_.forward().max_tokens(), n_prompt - n_before));
+  const auto n = static_cast<double>(std::min(engine_.forward().max_tokens(), n_prompt() - n_before));
   const StepWatch watch{[this] { return is_interrupted(); },
-                        [&](double share) { prompt_nears(n_before + static_cast<int64_t>(share * n)); }};
+                        [&](double share) { report_prefill(n_before + static_cast<int64_t>(share * n)); }};
   const Forward::Watched watched(engine_.forward(), watch);
   const int64_t n_done = read_chunk(request_.prompt);
   result_.n_read_tokens = n_done, result_.prefill_seconds = seconds_since(begun_);
-  prompt_nears(n_done);
-  if (n_done < n_prompt) return;
+  report_prefill(n_done);
+  if (n_done < n_prompt()) return;
   phase = Phase::decodes;
   begun_ = Clock::now();
   if (request_.options.n_most() == 0) finish(FinishReason::length);
@@ -232,7 +242,7 @@ void Sequence::push(const TokenRecord& drawn) {
   if (constraint_ && !thinks) constraint_->push(next_token_);
   if (request_.tokenizer->is_end_of_generation(next_token_)) return finish(FinishReason::stop);
   const CompletionParser::Delta delta = parser_->push(next_token_);
-  tell(delta);
+  emit(delta);
   if (stops_.found()) return finish(FinishReason::stop);
   if (context_left() + std::ssize(guesses_) == n_accepted_ ||
       result_.n_completion_tokens == options.max_tokens || result_.n_answer_tokens() == options.max_answer)
@@ -240,38 +250,40 @@ void Sequence::push(const TokenRecord& drawn) {
 }
 
 void Sequence::begin_guesses() {
-  guesses_.clear(), constraints_ahead_.clear();
+  guesses_.clear(), after_guess_.clear();
   n_right_ = n_accepted_ = 0;
 }
 
-// Each token of a step needs slots for the rows that it selects, and for its own.
+// Each token of a step needs slots for the rows that it selects, and for its own. What follows the end of the
+// answer is not guessed.
 int64_t Sequence::n_possible_guesses() const {
   const int64_t topk = std::min(engine_.args().topk(), engine_.plan().cache.max_context);
-  return cached_->is_resident() ? kMostGuesses : cached_->n_slots() / (topk + 1) - 1;
+  const int64_t n_wanted = request_.options.n_most();
+  const int64_t n_slots = cached_->is_resident() ? kMostGuesses : cached_->n_slots() / (topk + 1) - 1;
+  const int64_t n_left = n_wanted < 0 ? context_left() : std::min(context_left(), n_wanted - n_drawn());
+  return std::max<int64_t>(0, std::min(n_slots, n_left - 1));
 }
 
-// A guess's row stays in the reserved pages. What follows the end of the answer is not guessed.
+// A guess's row stays in the reserved pages.
 bool Sequence::may_guess() const {
-  const int64_t n = std::ssize(guesses_), n_wanted = request_.options.n_most();
+  const int64_t n = std::ssize(guesses_);
   const int64_t n_reserved = std::ssize(cached_->row_pages()) * kPageTokens;
-  if (cached_->n_tokens() + n + 1 >= n_reserved || n + 1 >= context_left()) return false;
-  if (n_wanted >= 0 && n_drawn() + n + 1 >= n_wanted) return false;
-  if (n >= n_possible_guesses()) return false;
+  if (n >= n_possible_guesses() || cached_->n_tokens() + n + 1 >= n_reserved) return false;
   return guesses_.empty() || !request_.tokenizer->is_end_of_generation(guesses_.back());
 }
 
 void Sequence::guess(int32_t token) {
   if (constraint_) {
-    constraints_ahead_.push_back(constraints_ahead_.empty() ? *constraint_ : constraints_ahead_.back());
-    if (!thinks(std::ssize(guesses_))) constraints_ahead_.back().push(token);
+    after_guess_.push_back(after_guess_.empty() ? *constraint_ : after_guess_.back());
+    if (!thinks(std::ssize(guesses_))) after_guess_.back().push(token);
   }
   guesses_.push_back(token);
 }
 
-bool Sequence::thinks(int64_t ahead) const {
+bool Sequence::thinks(int64_t nth) const {
   const int32_t end = request_.tokenizer->find("</think>").value_or(-1);
   return parser_->is_thinking() &&
-         std::find(guesses_.begin(), guesses_.begin() + ahead, end) == guesses_.begin() + ahead;
+         std::find(guesses_.begin(), guesses_.begin() + nth, end) == guesses_.begin() + nth;
 }
 
 // The last token of an answer is not kept, but a guess of it is right.
@@ -292,12 +304,12 @@ int64_t Sequence::end_guesses(Verified& verified) {
   return n_kept;
 }
 
-void Sequence::tell(const CompletionParser::Delta& delta) {
+void Sequence::emit(const CompletionParser::Delta& delta) {
   if (!delta.reasoning.empty()) listener_->on_reasoning(delta.reasoning);
-  tell_answer(stops_.push(calls_ ? calls_->push(delta.content) : delta.content));
+  emit_answer(stops_.push(calls_ ? calls_->push(delta.content) : delta.content));
 }
 
-void Sequence::tell_answer(const std::string& text) {
+void Sequence::emit_answer(const std::string& text) {
   if (text.empty()) return;
   result_.completion.content += text;
   listener_->on_answer(text);
@@ -306,9 +318,9 @@ void Sequence::tell_answer(const std::string& text) {
 void Sequence::finish(FinishReason reason) {
   result_.finish_reason = reason;
   if (phase == Phase::decodes) {
-    tell(parser_->finish());
+    emit(parser_->finish());
     if (calls_) finish_calls(reason != FinishReason::stop);
-    tell_answer(stops_.finish());
+    emit_answer(stops_.finish());
     result_.completion.reasoning = parser_->completion().reasoning;
     result_.completion.thinking_closed = parser_->completion().thinking_closed;
     result_.decode_seconds = seconds_since(begun_);
@@ -317,7 +329,7 @@ void Sequence::finish(FinishReason reason) {
 }
 
 void Sequence::finish_calls(bool is_cut) {
-  tell_answer(stops_.push(calls_->finish(is_cut)));
+  emit_answer(stops_.push(calls_->finish(is_cut)));
   CallParser::Found found = calls_->found();
   Completion& completion = result_.completion;
   completion.calls = std::move(found.calls), completion.calls_text = std::move(found.text);

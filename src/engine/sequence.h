@@ -54,7 +54,7 @@ struct CloseSequence {
 };
 using OpenSequence = std::unique_ptr<CachedSequence, CloseSequence>;
 
-class Sequence : public SequenceState {
+class Sequence {
  public:
   explicit Sequence(Engine& engine) : engine_(engine) {}  // which must outlive it
   Sequence(const Sequence&) = delete;
@@ -96,7 +96,7 @@ class Sequence : public SequenceState {
   // Shrinks its buffer to the fewest slots, or makes it whole. Throws as LatentCache::set_most_slots() does.
   void set_shrunk(bool shrunk);
   // Remembers what the steps appended. Called when no step follows for now.
-  void rest();
+  void save_prefix();
   // Of the tokens that are remembered for others, the runs whose rows decode made with other bits than
   // prefill. hold() of another sequence, or in another process, needs them to find these tokens.
   std::vector<TokenRun> decoded() const;
@@ -117,24 +117,21 @@ class Sequence : public SequenceState {
   void begin_prompt();
   // Computes the next chunk of its prompt. If interrupted within the chunk, the sequence ends before it.
   void read_prompt();
-  // How the token after the next `ahead` ones is to be drawn.
-  SampleRule rule(int64_t ahead) const { return request_.options.sampling.rule(n_drawn() + ahead); }
-  // Which tokens may be drawn there, if the first `ahead` guesses are right; to be written in `words`. Only
-  // if its request has a constraint.
+  // How the token is to be drawn that follows the step's first nth + 1 ones: its next token and nth guesses.
+  SampleRule rule(int64_t nth) const { return request_.options.sampling.rule(n_drawn() + nth); }
+  // Which tokens may be drawn there, if these guesses are right; to be written in `words`. Only if its
+  // request has a constraint.
   bool has_constraint() const { return constraint_ != nullptr; }
-  WantedMask wanted_mask(std::span<uint32_t> words, int64_t ahead) {
-    Constraint* constraint =
-        ahead == 0 ? constraint_.get() : &constraints_ahead_[static_cast<size_t>(ahead - 1)];
-    return {constraint, !thinks(ahead), words};
+  WantedMask wanted_mask(std::span<uint32_t> words, int64_t nth) {
+    Constraint* constraint = nth == 0 ? constraint_.get() : &after_guess_[static_cast<size_t>(nth - 1)];
+    return {constraint, !thinks(nth), words};
   }
   // Takes the drawn token. If the answer goes on, next_token() is the next one to be computed.
   void push(const TokenRecord& drawn);
   int32_t next_token() const { return next_token_; }
   // The guesses of the tokens after the next one, for a step that verifies them. begin_guesses() forgets the
-  // last step's; may_guess(): the next step may verify one more; room for its row is there. The buffer has
-  // room for the rows that the tokens of n_possible_guesses() select.
+  // last step's; may_guess(): the next step may verify one more; room for its row is there.
   void begin_guesses();
-  int64_t n_possible_guesses() const;
   bool may_guess() const;
   void guess(int32_t token);
   const std::vector<int32_t>& guesses() const { return guesses_; }
@@ -153,10 +150,16 @@ class Sequence : public SequenceState {
 
   const Request& request() const { return request_; }
   int64_t n_drawn() const { return result_.n_completion_tokens; }
+  bool is_fixed() const { return request_.sequence != nullptr; }
+  bool is_shrunk() const { return is_shrunk_; }
+  // What the scheduler is to know, without donors and steps under way.
+  SequenceState state() const;
 
   // --- The loop's notes
 
   int64_t number = -1;
+  Phase phase = Phase::waits_for_room;
+  int64_t n_overtaken = 0;  // see SequenceState
   // The earlier request whose prompt has the longest common prefix, if there is one, and the prefix's tokens.
   std::optional<int64_t> donor_number;
   int64_t n_common = 0;
@@ -165,12 +168,14 @@ class Sequence : public SequenceState {
   void await_chunks();  // waits until no chunk of it is under way
   std::span<const int32_t> reusable() const;
   int64_t n_reusable_prompt() const;
+  int64_t n_prompt() const { return std::ssize(request_.prompt); }
+  int64_t n_possible_guesses() const;
   void remember();
-  void prompt_nears(int64_t n_done);
-  // Whether the token after the next `ahead` ones is thought, if the first `ahead` guesses are right.
-  bool thinks(int64_t ahead) const;
-  void tell(const CompletionParser::Delta& delta);
-  void tell_answer(const std::string& text);
+  void report_prefill(int64_t n_done);
+  // Whether the token behind the first nth guesses is thought, if they are right.
+  bool thinks(int64_t nth) const;
+  void emit(const CompletionParser::Delta& delta);
+  void emit_answer(const std::string& text);
   void finish(FinishReason reason);
   void finish_calls(bool is_cut);
 
@@ -180,19 +185,20 @@ class Sequence : public SequenceState {
  private:
   using Clock = std::chrono::steady_clock;
   OpenSequence cached_;
+  bool is_shrunk_ = false;  // its buffer has the fewest slots
   int64_t n_reusable_ = 0;
   std::optional<uint64_t> waits_since_;  // PrefixCache::n_changes() when it was last told to wait its turn
 
   Request request_;
   Listener* listener_ = nullptr;
   std::optional<CompletionParser> parser_;
-  std::shared_ptr<Compiled> compiled_;         // null: none
-  std::unique_ptr<Constraint> constraint_;     // of it
-  std::vector<Constraint> constraints_ahead_;  // after each guess
-  std::vector<int32_t> guesses_;               // of the current step
-  int64_t n_right_ = 0;                        // of these
-  int64_t n_accepted_ = 0;                     // of these: those that the answer does not end with
-  std::optional<CallParser> calls_;            // of a request with tools
+  std::shared_ptr<Compiled> compiled_;      // null: none
+  std::unique_ptr<Constraint> constraint_;  // of it
+  std::vector<Constraint> after_guess_;     // the same, behind each guess
+  std::vector<int32_t> guesses_;            // of the current step
+  int64_t n_right_ = 0;                     // of these
+  int64_t n_accepted_ = 0;                  // of these: those that the answer does not end with
+  std::optional<CallParser> calls_;         // of a request with tools
   StopStrings stops_{{}};
   Clock::time_point begun_;  // when the prompt, then the answer, began
   int32_t next_token_ = -1;

@@ -54,7 +54,7 @@ struct TalkOnDisk {
     tokens.insert(tokens.end(), question.begin(), question.end());
     sequence.sync(tokens);
     for (const int32_t token : random_tokens(n_answer, seed + 50)) sequence.step(token);
-    sequence.rest();
+    sequence.save_prefix();
     return sequence.tokens();
   }
 
