@@ -1,15 +1,13 @@
 #include "prefix/page_store.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "base/thread.h"
+#include "base/worker_pool.h"
 
 namespace dsv32 {
 namespace {
@@ -18,25 +16,10 @@ constexpr int kMaxWriteFailures = 3;
 // Room that was found is believed until a process has used this share of it: so many processes together keep
 // the limits.
 constexpr uint64_t kSharers = 16;
-constexpr size_t kWriters = 4;
+constexpr int kWriters = 4;
 
 std::string warning(const std::string& path, const std::string& reason) {
   return format("prefix cache %s: %s", visible(path, false, 200).c_str(), reason.c_str());
-}
-
-// Calls body(i) for each i below n, on a few threads: a disk takes several writes at once, and as one several
-// syncs that come at once.
-template <typename Body>
-void on_threads(size_t n, const Body& body) {
-  std::atomic<size_t> next = 0;
-  const auto work = [&] {
-    for (size_t i = next++; i < n; i = next++) body(i);
-  };
-  std::vector<std::thread> threads(std::min(n, kWriters) - 1);
-  for (std::thread& thread : threads) start_thread(thread, work);
-  work();
-  for (std::thread& thread : threads)
-    if (thread.joinable()) thread.join();
 }
 
 }  // namespace
@@ -215,17 +198,21 @@ int64_t PageStore::write(int folder, std::span<const NewPage> pages) {
   return std::ssize(pages);
 }
 
-// All bytes are written before the first is synced; then each page gets its name, parents first. Returns how
-// many of them, from the first on, are there.
+// All bytes are written before the first is synced; then each page gets its name, parents first. A disk takes
+// several writes at once, and as one several syncs that come at once. Returns how many of the pages, from the
+// first on, are there.
 size_t PageStore::write_together(int folder, std::span<const NewPage> pages) {
   FileSystem& fs = files_.fs();
   std::vector<UnnamedPage> files(pages.size());
   std::vector<int> results(pages.size(), -ENOMEM);
-  on_threads(pages.size(), [&](size_t i) {
-    or_miss([&] { results[i] = write_page(fs, folder, format(), pages[i], files[i]); });
+  WorkerPool writers(kWriters);
+  writers.parallel_for(std::ssize(pages), true, [&](int64_t i) {
+    const auto at = static_cast<size_t>(i);
+    or_miss([&] { results[at] = write_page(fs, folder, format(), pages[at], files[at]); });
   });
-  on_threads(pages.size(), [&](size_t i) {
-    if (results[i] == 0) results[i] = sync_page(fs, files[i]);
+  writers.parallel_for(std::ssize(pages), true, [&](int64_t i) {
+    const auto at = static_cast<size_t>(i);
+    if (results[at] == 0) results[at] = sync_page(fs, files[at]);
   });
   size_t n_there = 0;
   for (size_t i = 0; i < pages.size(); ++i) {

@@ -15,9 +15,9 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "base/file_system.h"
 #include "base/host_memory.h"
 #include "base/text.h"
 
@@ -45,15 +45,9 @@ class PartReader {
     is_direct_ = !keeps && open(O_RDONLY | O_DIRECT | O_CLOEXEC);
     if (!is_direct_ && !open(O_RDONLY | O_CLOEXEC))
       fail(ErrorKind::model, format("cannot read %s: %s", visible(path_).c_str(), std::strerror(errno)));
-    const std::optional<FileStamp> own = stamp_of(fd_);
-    if (!own || !own->is_of_same_file(part.stamp()) || !part.is_unchanged()) {
-      ::close(fd_);
-      fail_changed(path_);
-    }
+    const std::optional<FileStamp> own = stamp_of(fd_.get());
+    if (!own || !own->is_of_same_file(part.stamp()) || !part.is_unchanged()) fail_changed(path_);
   }
-  ~PartReader() { ::close(fd_); }
-  PartReader(const PartReader&) = delete;
-  PartReader& operator=(const PartReader&) = delete;
 
   bool is_direct() const { return is_direct_; }
 
@@ -62,22 +56,22 @@ class PartReader {
   const uint8_t* read(uint64_t offset, size_t n, uint8_t* room) const {
     const size_t before = is_direct_ ? offset % kPage : 0;
     const size_t wanted = is_direct_ ? (before + n + kPage - 1) / kPage * kPage : n;
-    for (size_t at = 0; at < before + n;) {
-      const ssize_t got = pread(fd_, room + at, wanted - at, static_cast<off_t>(offset - before + at));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0)
-        fail(ErrorKind::model, format("reading %s: %s", visible(path_).c_str(), std::strerror(errno)));
-      if (got == 0) fail_changed(path_);
-      at += static_cast<size_t>(got);
-    }
+    const int64_t got =
+        read_fully(real_file_system(), fd_.get(), {{room, wanted}}, offset - before, is_direct_ ? kPage : 1);
+    if (got < 0)
+      fail(ErrorKind::model, format("reading %s: %s", visible(path_).c_str(), describe_errno(got).c_str()));
+    if (got < static_cast<int64_t>(before + n)) fail_changed(path_);
     return room + before;
   }
 
  private:
-  bool open(int flags) { return (fd_ = ::open(path_.c_str(), flags)) >= 0; }
+  bool open(int flags) {
+    fd_ = {real_file_system(), ::open(path_.c_str(), flags)};
+    return fd_.is_open();
+  }
 
   std::string path_;
-  int fd_ = -1;
+  OwnedFd fd_;
   bool is_direct_ = false;
 };
 
