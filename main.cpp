@@ -1,7 +1,7 @@
 // dsv32: the command line's first word chooses the command. Errors end here, as one line and an exit code.
 //
 // Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 some of a batch failed, 6 no whole answer
-// (run.cpp), 129, 130 and 143 after SIGHUP, SIGINT and SIGTERM.
+// (run.cpp), 129, 130, 138 and 143 after SIGHUP, SIGINT, SIGUSR1 and SIGTERM.
 #include <cstdlib>
 
 #include "base/error.h"
@@ -55,9 +55,9 @@ int dispatch(std::vector<std::string> words) try {
   size_t n_taken = 0;
   const CommandRow& row = find_command(words, n_taken);
   words.erase(words.begin(), words.begin() + static_cast<ptrdiff_t>(n_taken));
+  if (words.size() == 1 && (words[0] == "--version" || words[0] == "-V")) return write_out(version_text()), 0;
   const Options options = parse_options(row.command, words);
   if (options.wants_help) return write_out(command_help(row.command)), 0;
-  if (options.wants_version) return write_out(version_text()), 0;
   return run_command_of(options);
 } catch (...) {
   const Error error = current_error();

@@ -52,7 +52,7 @@ enum class Split { automatic, layers, rows };
 
 struct EngineOptions {
   std::string model_path;
-  std::string draft_path;  // a file with the block for drafts; empty: the model's
+  std::vector<std::string> added_paths;  // files with what the model's lacks: indexer, block for drafts
   std::string backend = "auto";
   Backends backends;               // for tests: in place of those that `backend` names
   std::vector<int> gpus;           // all of them are used; empty: those that are worth it

@@ -193,7 +193,8 @@ void GgufFile::append(GgufFile part, uint32_t no, uint32_t count) {
   take(std::move(part), [](const GgufTensor&) { return true; });
 }
 
-void GgufFile::take(GgufFile other, const std::function<bool(const GgufTensor&)>& is_wanted) {
+void GgufFile::take(GgufFile other, const std::function<bool(const GgufTensor&)>& is_wanted,
+                    std::string_view keys) {
   std::vector<std::string_view> names(other.tensors_.size());  // in the mapping
   for (const auto& [name, id] : other.tensor_ids_) names[id] = name;
   for (size_t id = 0; id < names.size(); ++id) {
@@ -205,6 +206,7 @@ void GgufFile::take(GgufFile other, const std::function<bool(const GgufTensor&)>
     tensor.part += static_cast<int>(files_.size());
     tensors_.push_back(std::move(tensor));
   }
+  if (!keys.empty()) take_keys(other, keys);
   std::ranges::move(other.files_, std::back_inserter(files_));
   n_bytes_ += other.n_bytes_;
 }

@@ -3,8 +3,8 @@
 // Owns the mappings; tensors are views into them and live as long as the GgufFile. Version 3, little-endian.
 // Every count, length, offset and product is checked against the file before it is used, so a damaged or
 // hostile file gives one Error{model} that names file, field and offset. Immutable after opening: any number
-// of threads may read it. The metadata of a split model, and of one with tensors of another file, is that of
-// its first part.
+// of threads may read it. The metadata of a split model is that of its first part; a model with tensors of
+// another file may have keys of that file too.
 #pragma once
 
 #include <algorithm>
@@ -41,9 +41,10 @@ class GgufFile : public Metadata {
   // One part alone, over bytes in memory that must outlive it. `name` appears in messages.
   GgufFile(std::span<const uint8_t> bytes, const std::string& name) : Metadata(name) { read(bytes); }
 
-  // Takes the tensors of another model that are wanted; its parts follow this one's. Throws Error{model} when
-  // a tensor's name is here already.
-  void take(GgufFile other, const std::function<bool(const GgufTensor&)>& is_wanted);
+  // Takes the tensors of another model that are wanted, and the keys that begin with `keys` (empty: none) and
+  // are not here; its parts follow this one's. Throws Error{model} when a tensor's name is here already.
+  void take(GgufFile other, const std::function<bool(const GgufTensor&)>& is_wanted,
+            std::string_view keys = {});
 
   uint64_t n_bytes() const { return n_bytes_; }  // of all parts
   size_t n_parts() const { return files_.empty() ? 1 : files_.size(); }

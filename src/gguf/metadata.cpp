@@ -158,6 +158,12 @@ std::vector<T> Metadata::integers(const Value& value) const {
   return numbers;
 }
 
+void Metadata::take_keys(const Metadata& other, std::string_view beginning) {
+  for (const Value& value : other.values_)
+    if (value.key.starts_with(beginning) && value_ids_.emplace(value.key, values_.size()).second)
+      values_.push_back(value);
+}
+
 template <typename T>
 std::optional<T> Metadata::get_integer(std::string_view key) const {
   const Value* value = find(key);

@@ -50,6 +50,8 @@ class Metadata {
 
   // Reads `n_keys` keys and leaves the cursor behind them. Throws Error{model}.
   void read_keys(Cursor& cursor, uint64_t n_keys);
+  // Takes the other's keys that begin so and are not here. They stay in its bytes, which must outlive this.
+  void take_keys(const Metadata& other, std::string_view beginning);
   template <typename T>
   std::optional<T> get_integer(std::string_view key) const;
   std::optional<uint32_t> get_only_u32(std::string_view key) const;  // refuses other integer types

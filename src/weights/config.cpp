@@ -119,7 +119,10 @@ void read_rope(const Keys& keys, ModelArgs& args) {
   args.mscale = keys.number_or("rope.scaling.yarn_log_multiplier", 0.1f, 0, 10) / 0.1f;
 }
 
-void read_indexer(const Keys& keys, ModelArgs& args) {
+// A deepseek2 file may have its indexer from a file of another architecture.
+void read_indexer(const GgufFile& file, ModelArgs& args) {
+  const bool is_of_v32 = file.has("deepseek32.attention.indexer.head_count");
+  const Keys keys(file, is_of_v32 ? "deepseek32" : args.architecture);
   args.index_n_heads = keys.size("attention.indexer.head_count", 4096);
   args.index_head_dim = keys.size("attention.indexer.key_length", 1 << 14);
   args.index_topk = keys.size("attention.indexer.top_k", kLongestContext);
@@ -170,6 +173,7 @@ void read_blocks(const Keys& keys, ModelArgs& args) {
   std::set<int64_t> blocks, with_nextn;
   for (const GgufTensor& tensor : keys.file().tensors()) {
     const int64_t block = block_of(tensor.name);
+    if (is_of_indexer(tensor)) continue;  // which may be for a block that lies elsewhere
     blocks.insert(block);
     if (tensor.name.find(".nextn.") != tensor.name.npos) with_nextn.insert(block);
   }
@@ -224,22 +228,24 @@ float ModelArgs::softmax_scale() const {
 }
 
 ModelArgs read_model_args(const GgufFile& file) {
-  ModelArgs args = read_draft_args(file);
+  ModelArgs args = read_part_args(file);
   bool has_first = false;
-  const GgufTensor* nextn = nullptr;
+  const GgufTensor *nextn = nullptr, *indexer = nullptr;
   for (const GgufTensor& tensor : file.tensors()) {
-    has_first = has_first || block_of(tensor.name) == 0;
     if (tensor.name.find(".nextn.") != tensor.name.npos) nextn = &tensor;
+    if (is_of_indexer(tensor)) indexer = &tensor;
+    has_first = has_first || (block_of(tensor.name) == 0 && !is_of_indexer(tensor));
   }
-  if (nextn && !has_first)
+  if ((nextn || indexer) && !has_first)
     fail(ErrorKind::model,
-         format("%s holds nothing but the block for drafts (MTP), blk.%lld", visible(file.path()).c_str(),
-                as_ll(block_of(nextn->name))),
-         "name the model's file, and this one with --draft-model");
+         visible(file.path()) + " holds nothing but " +
+             (nextn ? format("the block for drafts (MTP), blk.%lld", as_ll(block_of(nextn->name)))
+                    : "an indexer"),
+         "name the model's file, and this one with --with");
   return args;
 }
 
-ModelArgs read_draft_args(const GgufFile& file) {
+ModelArgs read_part_args(const GgufFile& file) {
   ModelArgs args;
   args.architecture = read_architecture(file);
   const Keys keys(file, args.architecture);
@@ -259,7 +265,7 @@ ModelArgs read_draft_args(const GgufFile& file) {
   read_attention(keys, args);
   read_rope(keys, args);
   if (args.architecture == "deepseek32" || file.find_tensor("blk.0.indexer.attn_q_b.weight"))
-    read_indexer(keys, args);
+    read_indexer(file, args);
   read_experts(keys, args);
   return args;
 }

@@ -2,8 +2,8 @@
 // metadata.
 //
 // Any consistent sizes work. Inconsistent sizes are refused here, with the key's name, before anything is
-// allocated. Keys that converters leave out get the defaults of the format reference. draft_file.cpp joins a
-// model and a block for drafts that lie in two files.
+// allocated. Keys that converters leave out get the defaults of the format reference. added_files.cpp joins a
+// model with an indexer or a block for drafts that lies in a file of its own.
 #pragma once
 
 #include <cstdint>
@@ -77,6 +77,9 @@ struct ModelArgs {
 
 // N of the tensor name "blk.N.…"; -1 for a tensor outside the blocks.
 int64_t block_of(std::string_view name);
+inline bool is_of_indexer(const GgufTensor& tensor) {
+  return tensor.name.find(".indexer.") != std::string::npos;
+}
 // The first few names and the number of the others, for a message.
 std::string some_names(const std::vector<std::string>& names);
 
@@ -84,12 +87,16 @@ std::string some_names(const std::vector<std::string>& names);
 // n_draft_layers is 1.
 ModelArgs read_model_args(const GgufFile& file);
 
-// The same of a file that holds a block for drafts, and need not hold the model.
-ModelArgs read_draft_args(const GgufFile& file);
-// Opens the model's file and, unless `draft_path` is empty, takes the block for drafts of that file in.
-// Throws Error{model} as GgufFile does, and when the model has a block or the other file has none, or is one
-// of another model.
-GgufFile open_model(const std::string& path, const std::string& draft_path);
+// The same of a file that may hold nothing but an indexer or a block for drafts.
+ModelArgs read_part_args(const GgufFile& file);
+// Opens the model's file and takes in what it lacks and the added files have: the indexer, the block for
+// drafts. Throws Error{model} as GgufFile does, and when an added file has neither, has what is there
+// already, or is one of another model; where two versions of V3.2 meet, it adds a warning.
+GgufFile open_model(const std::string& path, const std::vector<std::string>& added_paths,
+                    std::vector<std::string>& warnings);
+// The first file beside the model's that is named as one with an indexer, *indexer*.gguf; empty: none.
+std::string indexer_beside(const std::string& path);
+bool is_indexer_name(const std::string& path);
 
 // What a user should hear if the block for drafts is used.
 std::vector<std::string> warnings_about_draft(const GgufFile& file, const ModelArgs& args);

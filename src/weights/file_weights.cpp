@@ -127,8 +127,8 @@ class FileWeights : public WeightSource {
   }
 
   // Throws Error{model} naming the tensors of the layers that nothing has read. Exceptions: scales of
-  // activations, which only other programs' arithmetic uses, an indexer that is left out, and attn_kv_b where
-  // the file has it in two parts too.
+  // activations, which only other programs' arithmetic uses, an indexer that is left out or is the block for
+  // drafts' alone, and attn_kv_b where the file has it in two parts too.
   void refuse_unread() const {
     std::vector<std::string> unread;
     for (const GgufTensor& tensor : file_.tensors()) {
@@ -136,7 +136,7 @@ class FileWeights : public WeightSource {
       if (block < 0 || block >= args_.n_all_layers() || found_.contains(&tensor)) continue;
       const std::string blk = format("blk.%lld.", as_ll(block));
       if (tensor.name.ends_with(".input_scale") ||
-          (args_.ignores_indexer && tensor.name.starts_with(blk + "indexer.")) ||
+          ((args_.ignores_indexer || is_of_draft(tensor.name)) && is_of_indexer(tensor)) ||
           (tensor.name.starts_with(blk + "attn_kv_b.") && has(blk + "attn_k_b.weight")))
         continue;
       unread.push_back(tensor.name);

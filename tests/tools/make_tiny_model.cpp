@@ -1,8 +1,9 @@
 // make_tiny_model OUT.gguf [--seed N]: writes the default tiny model of tests/support/tiny_model.h.
 // make_tiny_model OUT.gguf --wide N: one of the 671B model's width with N layers, the first of them dense, in
 // Q4_K: some 6.5 GB each, to time what reads files.
-// make_tiny_model --fuzz-corpus DIR: writes the fuzzer's seeds, sound and damaged files, into an existing
-// folder.
+// make_tiny_model --split IN.gguf OUT.gguf INDEXER.gguf: a model's file without its indexer, as deepseek2,
+// and a file of the indexer alone. make_tiny_model --fuzz-corpus DIR: writes the fuzzer's seeds, sound and
+// damaged files, into an existing folder.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +11,7 @@
 
 #include "base/error.h"
 #include "tests/support/damaged_gguf.h"
+#include "tests/support/gguf_copy.h"
 #include "tests/support/tiny_model.h"
 
 namespace {
@@ -64,17 +66,24 @@ TinyModel wide_model(uint32_t n_layers) {
 int main(int argc, char** argv) {
   const bool is_corpus = argc == 3 && std::strcmp(argv[1], "--fuzz-corpus") == 0;
   const bool has_seed = argc == 4 && std::strcmp(argv[2], "--seed") == 0;
+  const bool is_split = argc == 5 && std::strcmp(argv[1], "--split") == 0;
   const bool is_wide = argc == 4 && std::strcmp(argv[2], "--wide") == 0;
-  if (argc != 2 && !has_seed && !is_wide && !is_corpus) {
-    std::fprintf(stderr, "usage: %s OUT.gguf [--seed N | --wide N]\n       %s --fuzz-corpus DIR\n", argv[0],
-                 argv[0]);
+  if (argc != 2 && !has_seed && !is_wide && !is_split && !is_corpus) {
+    std::fprintf(stderr,
+                 "usage: make_tiny_model OUT.gguf [--seed N | --wide N]\n"
+                 "       make_tiny_model --split IN.gguf OUT.gguf INDEXER.gguf\n"
+                 "       make_tiny_model --fuzz-corpus DIR\n");
     return 2;
   }
   try {
     TinyModel shape;
     if (is_wide) shape = wide_model(static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10)));
     if (has_seed) shape.seed = std::strtoull(argv[3], nullptr, 10);
-    if (is_corpus)
+    if (is_split) {
+      const GgufFile model(argv[2]);
+      without_indexer(model, "deepseek2").write(argv[3]);
+      indexer_of(model).write(argv[4]);
+    } else if (is_corpus)
       write_fuzz_corpus(argv[2]);
     else
       write_tiny_model(argv[1], shape);

@@ -105,16 +105,23 @@ class Batch : Listener {
     if (is_first && runner_.n_running() > 0 && !options_.quiet)
       say("finishing the " + std::to_string(runner_.n_running()) +
           " that are running; a second signal ends them too");
-    if (is_stopping_ && runner_.n_running() > 0 && !model_.is_at_hand()) leave_running();
+    if (is_first) stopping_at_ = std::chrono::steady_clock::now();
+    if (is_stopping_ && runner_.n_running() > 0) {
+      if (!model_.is_at_hand())
+        leave_running("the warm process does not answer");
+      else if (options_.batch.drain &&
+               std::chrono::steady_clock::now() - stopping_at_ >= *options_.batch.drain)
+        leave_running("the time of --drain is over");
+    }
     return runner_.n_running() > 0 || (!is_stopping_ && (!waiting_.empty() || !is_at_end_));
   }
 
-  // Leaves the running items to a later run, rather than load the model or wait for a hung process.
-  void leave_running() {
+  // Leaves the running items to a later run.
+  void leave_running(const std::string& why) {
     const int64_t n = runner_.n_running();
     if (!options_.quiet)
-      say("the warm process does not answer: " + std::to_string(n) + " running " +
-          (n == 1 ? "request is" : "requests are") + " left for a later run");
+      say(why + ": " + std::to_string(n) + " running " + (n == 1 ? "request is" : "requests are") +
+          " left for a later run");
     runner_.leave();
     n_left_ += n;
   }
@@ -234,6 +241,7 @@ class Batch : Listener {
   std::deque<BatchItem> waiting_;  // for room
   int64_t n_places_ = 0, n_left_ = 0;
   bool is_at_end_ = false, is_stopping_ = false;
+  std::chrono::steady_clock::time_point stopping_at_;  // since when
   bool has_cut_document_ = false;  // or call, in the text that is printed; JSON says so of each answer
   BatchTally tally_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
@@ -247,6 +255,9 @@ std::string question_of(const Options& options) {
 }  // namespace
 
 int batch_command(const Options& options) {
+  const Shard& shard = options.batch.shard;
+  if (!shard.source.empty() && !options.quiet)
+    say(format("shard %llu/%llu, by %s", ull(shard.number), ull(shard.n_shards), shard.source.c_str()));
   BatchSource source;
   source.path = options.batch.input_path.empty() ? options.words.front() : options.batch.input_path;
   source.is_text = options.batch.is_lines;

@@ -25,7 +25,7 @@
 namespace dsv32 {
 
 // Return the exit code: 0; 5 when a line failed, in this run or in an earlier one with the same output; 129 /
-// 130 / 143 after a signal, when the running lines are finished. Throw Error.
+// 130 / 138 / 143 after a signal, when the running lines are finished or left. Throw Error.
 int batch_command(const Options& options);
 int run_many(const Options& options);
 

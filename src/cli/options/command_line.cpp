@@ -146,7 +146,7 @@ GivenWords take_apart(const CommandRow& command, const Flags& flags, const Args&
     else
       given.words.push_back(args[i]);
   }
-  if (!command.takes_words && !given.words.empty() && !given.has("help") && !given.has("version"))
+  if (!command.takes_words && !given.words.empty() && !given.has("help"))
     fail(ErrorKind::usage, format("unexpected word '%s'", visible(given.words.front(), false, 80).c_str()) +
                                where_to_look(command));
   return given;

@@ -1,6 +1,7 @@
 // See flags.h: turns texts into values.
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 
 #include "backend/memory_budget.h"
 #include "base/error.h"
@@ -56,6 +57,50 @@ bool add_gpus(const std::string& term, ImaginedMachine& machine) {
   machine.gpus.insert(machine.gpus.end(), n, n_bytes);
   machine.kinds.insert(machine.kinds.end(), n, kind ? kind : &gpu_like("", n_bytes));
   return true;
+}
+
+// Variables in which a cluster tells a process which of several it is. Those of an array count from `least`
+// on, in steps.
+struct Place {
+  const char *number, *count, *least = nullptr, *step = nullptr;
+};
+constexpr Place kPlaces[] = {
+    {"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP"},
+    {"JOB_COMPLETION_INDEX", nullptr},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"PMI_RANK", "PMI_SIZE"},
+    {"SLURM_PROCID", "SLURM_NTASKS"},  // last: processes that start MPI's have it too
+};
+
+// Nothing where the variable is unset or no number.
+std::optional<uint64_t> number_in(const char* variable) {
+  const char* text = variable ? std::getenv(variable) : nullptr;
+  uint64_t number = 0;
+  return text && parse_whole(std::string(text), number) ? std::optional(number) : std::nullopt;
+}
+
+std::string text_of(const Shard& shard) {
+  return format("%llu/%llu, by ", ull(shard.number), ull(shard.n_shards)) + shard.source;
+}
+
+// Sets what the environment says of this process; of the number of shards only if it `has_count` not. With a
+// count that was given the number is taken as it stands: the array may be a part of a former one.
+void take_place(const FlagValue& value, bool has_count, Shard& shard) {
+  for (const Place& place : kPlaces) {
+    const std::optional<uint64_t> number = number_in(place.number), count = number_in(place.count);
+    if (!number || (!has_count && !count)) continue;
+    shard.number = *number, shard.source = place.number;
+    if (has_count) return;
+    const uint64_t least = number_in(place.least).value_or(0);
+    const uint64_t step = std::max<uint64_t>(number_in(place.step).value_or(1), 1);
+    shard.number = (*number - std::min(least, *number)) / step, shard.n_shards = *count;
+    shard.source += std::string(" and ") + place.count;
+    return;
+  }
+  fail(ErrorKind::usage,
+       value.flag + " " + visible(value.text, false, 40) + " finds no place in the environment",
+       "it reads SLURM_ARRAY_TASK_ID, JOB_COMPLETION_INDEX (with auto/N), OMPI_COMM_WORLD_RANK, PMI_RANK or "
+       "SLURM_PROCID; else say I/N");
 }
 
 }  // namespace
@@ -116,10 +161,13 @@ std::optional<uint64_t> parse_seed(const FlagValue& value, bool may_be_random) {
 
 Shard parse_shard(const FlagValue& value) {
   const std::vector<std::string> parts = split(value.text, '/');
+  const bool is_auto = parts[0] == "auto", has_count = parts.size() == 2;
   Shard shard;
-  if (parts.size() != 2 || !parse_whole(parts[0], shard.number) || !parse_whole(parts[1], shard.n_shards) ||
-      shard.number >= shard.n_shards)
-    fail_value(value, "I/N with I from 0 to N - 1");
+  if ((has_count && !parse_whole(parts[1], shard.n_shards)) || parts.size() > 2 || (!has_count && !is_auto))
+    fail_value(value, "I/N, auto or auto/N");
+  if (is_auto) take_place(value, has_count, shard);
+  if ((!is_auto && !parse_whole(parts[0], shard.number)) || shard.number >= shard.n_shards)
+    fail_value(value, "I/N with I from 0 to N - 1" + (is_auto ? ": it is " + text_of(shard) : ""));
   return shard;
 }
 

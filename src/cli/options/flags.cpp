@@ -196,10 +196,11 @@ const Flag kEngineFlags[] = {
      "the GGUF file (of a split model its first part), or a part of its name if it is in models/, "
      "$DSV32_MODELS or $XDG_DATA_HOME/dsv32/models (environment: DSV32_MODEL; else the only one there)",
      "Model", kOnModel | kWarmStop, [](O& o) { return field(o.engine.model_path); }},
-    {"draft-model", "FILE",
-     "the block for drafts (MTP) of a model whose file is without it: a GGUF file that has the block alone",
-     "Model", kGenerating | kWarmStart | kPlan | kBench | kModel,
-     [](O& o) { return field(o.engine.draft_path); }, "the model's own, if any"},
+    {"with,draft-model", "FILE",
+     "what the model's file lacks, from another GGUF file: the indexer (models/indexer/extract.py makes "
+     "one), "
+     "or the block for drafts (MTP); may be repeated",
+     "Model", kOnEngine | kModel, [](O& o) { return field(o.engine.added_paths); }},
     {"draft", "N",
      "tokens that the block for drafts of a model that has one guesses ahead, and the next step verifies; "
      "the answer stays the same: 0 to 3, off, or auto: as many as pay, and none with experts in host memory",
@@ -318,8 +319,6 @@ const Flag kAnswering[] = {
     {"dry-run", nullptr, "only report damage, remove nothing", "Output", kCacheVerify | kOnce,
      [](O& o) { return field(o.is_dry_run); }},
     {"help,h", nullptr, "this text", "Output", kEvery | kOnce, [](O& o) { return field(o.wants_help); }},
-    {"version,V", nullptr, "the version", "Output", kEvery | kOnce,
-     [](O& o) { return field(o.wants_version); }},
 
     {"talk,session", "NAME",
      "begin the talk NAME, or go on with it (default for chat: one that begins, kept under the time of its "
@@ -354,8 +353,15 @@ const Flag kAnswering[] = {
      kBatch, [](O& o) { return field(o.batch.is_ordered); }},
     {"retry-failed", nullptr, "remove failed lines of earlier runs from the output and ask them again",
      "Many prompts", kBatch | kOnce, [](O& o) { return field(o.batch.retries_failed); }},
-    {"shard", "I/N", "only the lines of the I-th of N runs, I from 0", "Many prompts", kBatch | kOnce,
-     [](O& o) { return parsed(o.batch.shard, parse_shard); }},
+    {"shard", "I/N",
+     "only the lines of the I-th of N runs, I from 0; auto, or auto/N: as Slurm, Kubernetes or MPI say in "
+     "the "
+     "environment",
+     "Many prompts", kBatch | kOnce, [](O& o) { return parsed(o.batch.shard, parse_shard); }},
+    {"drain", "TIME",
+     "how long requests that run go on after a signal, such as 60s; the rest is left for a "
+     "later run",
+     "Many prompts", kBatch, [](O& o) { return field(o.batch.drain); }, "until they are done"},
 
     {"synthetic", nullptr, "random weights instead of a file, of the 671B model's dimensions", kMeasured,
      kBench | kPlan | kOnce, [](O& o) { return field(o.bench.is_synthetic); }},

@@ -123,7 +123,7 @@ struct GivenWords {
 
 // `args`: the words after the command's name. Throws Error{usage} for an unknown flag (with the nearest
 // spelling), a missing value, a switch's value, a value in a word of its own that is spelled like a flag,
-// and, without --help and --version, words for a command that takes none.
+// and, without --help, words for a command that takes none.
 GivenWords take_apart(const CommandRow& command, const Flags& flags, const std::vector<std::string>& args);
 
 // Usage, and the flags by group, for standard output's terminal.
@@ -153,7 +153,7 @@ float parse_number(const FlagValue& value, double least, double most);
 std::optional<uint64_t> parse_seed(const FlagValue& value,
                                    bool may_be_random);       // nothing for -1: random
 std::chrono::seconds parse_duration(const FlagValue& value);  // "90s", "30m", "8h"
-Shard parse_shard(const FlagValue& value);                    // "I/N"
+Shard parse_shard(const FlagValue& value);                    // "I/N", "auto" or "auto/N"
 std::vector<double> parse_shares(const FlagValue& value);     // "F,F2,F3": kMostGuesses, the last repeated
 size_t parse_word(const FlagValue& value, const std::vector<std::string>& words);
 std::vector<std::string> type_names();          // of the supported formats

@@ -63,7 +63,11 @@ std::vector<Candidate> models_in(const fs::path& folder) {
     const bool is_first = !is_part(stem) || stem.compare(stem.size() - kPartTail, 6, "-00001") == 0;
     if (is_first) models.push_back({path.string(), whole.lexically_relative(folder).string(), 0});
   }
-  for (Candidate& model : models) model.n_bytes = n_bytes_of[folder / model.place];
+  uint64_t n_most = 0;
+  for (Candidate& model : models) n_most = std::max(n_most, model.n_bytes = n_bytes_of[folder / model.place]);
+  // An indexer's file that lies beside its model is none.
+  std::erase_if(
+      models, [&](const Candidate& model) { return model.n_bytes < n_most && is_indexer_name(model.path); });
   std::ranges::sort(models, {}, &Candidate::path);
   return models;
 }
@@ -183,7 +187,11 @@ bool lacks_model(const Options& options) {
 }
 
 GgufFile open_model(const Options& options) {
-  return open_model(find_model(options), options.engine.n_guesses == 0 ? "" : options.engine.draft_path);
+  std::vector<std::string> warnings;
+  GgufFile file = open_model(find_model(options), options.engine.added_paths, warnings);
+  if (!options.quiet)
+    for (const std::string& warning : warnings) say("warning: " + warning);
+  return file;
 }
 
 bool is_stopgap(const Options& options, const std::string& path) {

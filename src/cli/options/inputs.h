@@ -21,13 +21,13 @@ namespace dsv32 {
 // stands; a folder means the one model in it. Any other name is a model's, or a part of its file's or
 // folder's name, in the model folders and their subfolders: models/ here, $DSV32_MODELS and
 // $XDG_DATA_HOME/dsv32/models (else ~/.local/share/dsv32/models). Without a name it is the only model in
-// these folders; demo.gguf and tiny.gguf of models/ do not count when there are others, or for a plan's --on.
+// these folders; demo.gguf and tiny.gguf of models/ do not count when there are others, or for a plan's --on,
+// and *indexer*.gguf beside a larger model never.
 // Throws Error{usage} when no model fits or several do, and lists them with their sizes.
 std::string find_model(const Options& options);
 // Whether none is named and there is none in these folders.
 bool lacks_model(const Options& options);
-// Opens it, with the block for drafts of another file if one is named and may be used. Throws as open_model()
-// does.
+// Opens it, with what the files of --with add, and tells of warnings. Throws as open_model() does.
 GgufFile open_model(const Options& options);
 // Whether `path` is a model that came with the program and was taken because none was named.
 bool is_stopgap(const Options& options, const std::string& path);

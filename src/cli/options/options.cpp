@@ -188,8 +188,7 @@ void check_idle(const Options& options, const GivenWords& given) {
   };
   refuse(!options.uses_cache, {"cache-dir", "cache-size", "cache-policy", "cache-write", "cache-wait"},
          "with --no-cache");
-  refuse(options.engine.n_guesses == 0, {"draft-model"}, "without drafts (--draft)");
-  refuse(options.bench.is_synthetic, {"draft-model"}, "without a file of the model");
+  refuse(options.bench.is_synthetic, {"with"}, "without a file of the model");
   refuse(options.imagined.has_value(), {"backend", "gpus"}, "with --on, which says what computes");
   refuse(is_bench && !options.bench.is_synthetic, {"layers"}, "without --synthetic");
   refuse(options.bench.is_capacity,
@@ -229,8 +228,7 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
   if (drafts(command)) options.engine.n_guesses.reset();
   if (command == Command::inspect_plan) options.bench.types = {.mix = find_mix("Q4_K_M")};
   options.wants_help = given.has("help");
-  options.wants_version = given.has("version");
-  if (options.wants_help || options.wants_version) return options;
+  if (options.wants_help) return options;
   for (const GivenFlag& setting : settings_for(command, given)) setting.apply(options);
   for (const GivenFlag& flag : given.flags) flag.apply(options);
   options.words = given.words;

@@ -76,6 +76,7 @@ struct ImaginedMachine {
 // A share of a batch's lines: those whose digests fall to `number` (from 0) of `n_shards`.
 struct Shard {
   uint64_t number = 0, n_shards = 1;
+  std::string source;  // the variables of the environment that say so; empty: the command line does
 };
 
 // Options of `batch`, and of `run` with several prompts.
@@ -86,11 +87,12 @@ struct BatchOptions {
   bool is_ordered = false, retries_failed = false;
   std::optional<int64_t> n_parallel;  // most at a time; nothing: what suits the machine
   Shard shard;
+  std::optional<std::chrono::seconds> drain;  // after a signal; nothing: until the running requests are done
 };
 
 struct Options {
   Command command{};
-  bool wants_help = false, wants_version = false;
+  bool wants_help = false;
 
   EngineOptions engine;  // model_path is empty when -m is absent
   bool uses_cache = true;
@@ -139,7 +141,7 @@ struct Options {
 
 // `args`: the words after the command's name. Throws Error{usage}, one line, for an unknown flag (with the
 // nearest spelling), a missing or wrong value, and flags that contradict each other or would do
-// nothing. With --help or --version nothing else is checked.
+// nothing. With --help nothing else is checked.
 Options parse_options(Command command, const std::vector<std::string>& args);
 
 // The given seed, or a random one, which the caller reports.

@@ -21,6 +21,7 @@ static_assert(std::atomic<Signals>::is_always_lock_free && std::atomic<int>::is_
 void say_what_ends(int number) {
   const std::string_view line = number == SIGINT    ? "dsv32: ended by SIGINT\n"
                                 : number == SIGTERM ? "dsv32: ended by SIGTERM\n"
+                                : number == SIGUSR1 ? "dsv32: ended by SIGUSR1\n"
                                                     : "dsv32: ended by SIGHUP\n";
   [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, line.data(), line.size());
 }
@@ -34,7 +35,7 @@ void on_signal(int number) {
     say_what_ends(number);
     _exit(128 + number);
   }
-  if (former == SIGINT) pending = number;  // SIGTERM and SIGHUP replace an earlier SIGINT
+  if (former == SIGINT) pending = number;  // the others replace an earlier SIGINT
 }
 
 bool is_ignored(int number) {
@@ -121,9 +122,10 @@ void handle(int number, void (*handler)(int)) {
 void install_signal_handlers() {
   struct sigaction action {};
   action.sa_handler = on_signal;
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&action.sa_mask, number);
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) sigaddset(&action.sa_mask, number);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGUSR1, &action, nullptr);
   if (!is_ignored(SIGHUP)) sigaction(SIGHUP, &action, nullptr);  // nohup ignores it
   signal(SIGPIPE, SIG_DFL);
   signal(SIGXFSZ, SIG_IGN);  // then the write that exceeds a limit fails with a clearer error

@@ -1,8 +1,9 @@
 // What signals do, and the terminal's modes while lines are edited on it.
 //
-// SIGINT, SIGTERM and SIGHUP: while a GracefulStop exists, the first signal only asks for an end. Otherwise a
-// signal ends the process at once with 130, 143 or 129 and a line on standard error. (Colours need no reset,
-// since every coloured write ends with one.) A SIGHUP that was ignored when the process began stays ignored.
+// SIGINT, SIGTERM, SIGHUP and SIGUSR1, by which batch systems say that time is nearly over: while a
+// GracefulStop exists, the first signal only asks for an end. Otherwise a signal ends the process at once
+// with 130, 143, 129 or 138 and a line on standard error. (Colours need no reset, since every coloured write
+// ends with one.) A SIGHUP that was ignored when the process began stays ignored.
 //
 // SIGTSTP and SIGCONT: the terminal has its former modes while the process is stopped, and the editor's when
 // it goes on. The handler of SIGCONT always sets them, because a shell may change the modes between Ctrl-Z
@@ -28,10 +29,10 @@ class GracefulStop {
   GracefulStop& operator=(const GracefulStop&) = delete;
 
   bool is_requested() const { return exit_code() != 0; }
-  bool must_leave() const;  // SIGTERM or SIGHUP came, perhaps after a SIGINT
+  bool must_leave() const;  // SIGTERM, SIGHUP or SIGUSR1 came, perhaps after a SIGINT
   void forget_interrupt();  // call when a SIGINT has been dealt with
   void hang_up();           // acts as SIGHUP: for a terminal that takes no more output
-  int exit_code() const;    // 129, 130 or 143; 0: no signal yet
+  int exit_code() const;    // 129, 130, 138 or 143; 0: no signal yet
   int end() const;          // the same, and says so on standard error
 
  private:

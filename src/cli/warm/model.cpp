@@ -105,6 +105,7 @@ void Model::open_file() {
   file_ = std::make_unique<GgufFile>(open_model(options_));
   if (tokenizer_) return;  // requests point to this one
   path_ = file_->path();
+  read_model_args(*file_);  // throws for a file that is only a part of a model
   tokenizer_ = load_tokenizer(*file_);
   // Said before the weights are loaded.
   if (!options_.is_raw)

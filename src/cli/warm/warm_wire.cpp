@@ -86,7 +86,7 @@ bool is_at(int fd, const std::string& path) {
 
 // Adds all flags that decide an engine and its prefixes, as they would be typed.
 void add_engine(Sha256& hash, Options options) {
-  options.engine.model_path.clear();  // the file itself is hashed
+  options.engine.model_path.clear(), options.engine.added_paths.clear();  // the files themselves are hashed
   std::error_code error;
   if (options.uses_cache)
     options.cache.directory = std::filesystem::absolute(cache_directory(options), error).string();
