@@ -25,7 +25,7 @@ while IFS= read -r command; do
 done <commands
 printf '%s\n' help version >>commands
 # Flags of other programs.
-printf -- '--%s\n' include spec local-dir dir allow-requantize tensor-type imatrix pure array wrap wd run_test chooser passages >>flags
+printf -- '--%s\n' include spec local-dir dir allow-requantize tensor-type imatrix pure array wrap wd run_test chooser passages signal requeue retries open-mode time >>flags
 
 # The word behind "dsv32" is a command, or the two behind it are.
 for document in "${documents[@]}"; do

@@ -14,7 +14,7 @@ usage_error_with_hint "a value that a letter cannot hold" run "${m[@]}" -n-1 hi
 check "a value that a letter cannot hold: where it stands" has err "hint: the value of a letter stands in a word of its own"
 hinted "--stream=no" "it stands alone, or is left out" run "${m[@]}" --stream=no --json hi
 hinted "--capacity=2" "it stands alone" bench --synthetic --capacity=2
-for group in -hf -qh -hq -Vx; do
+for group in -hf -qh -hq; do
   hinted "$group" "a model is a file or a part of its name, -m FILE" run $group user/repo
 done
 for word in -temp -temp=1 -file -session -no-think; do
