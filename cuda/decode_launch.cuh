@@ -24,8 +24,8 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
       bytes, most_shared_bytes(kernel), most_shared_bytes(kernel, 2),
       layout.n_groups * n_problems * layout.n_split + beside.n_jobs <= launch.n_sms, may_have_two_teams);
   if (n_stages < 2) return false;
-  layout.n_ahead = n_problems == 1 ? beside.n_jobs : 0;
-  const int n_places = n_blocks_sm * launch.n_sms - std::min(layout.n_ahead, launch.n_sms / 8);
+  layout.n_front_blocks = n_problems == 1 ? beside.n_jobs : 0;
+  const int n_places = n_blocks_sm * launch.n_sms - std::min(layout.n_front_blocks, launch.n_sms / 8);
   const int n_x_blocks = layout.n_split > 1
                              ? layout.n_groups
                              : std::clamp(n_places / n_problems, 1, ceil_div(layout.n_groups, n_teams));
@@ -35,12 +35,14 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
   layout.n_slots = static_cast<int>(std::min<int64_t>(layout.n_stages, n_steps_warp));
   const int n_shared = std::max(bytes.of_block(layout.n_slots, n_teams),
                                 beside.n_jobs > 0 ? static_cast<int>(kMostBesideBytes) : 0);
-  const int n_grid_x = layout.n_ahead + n_x_blocks * layout.n_split;
-  const int64_t n_behind = ceil_div(beside.n_jobs - layout.n_ahead, n_grid_x);
-  launch_kernel(
-      kernel,
-      {{n_grid_x, rows.n_problems + n_behind, n_token_groups}, n_teams * kThreads, n_shared, layout.n_split},
-      launch, rows, layout, beside);
+  const int n_grid_x = layout.n_front_blocks + n_x_blocks * layout.n_split;
+  const int64_t n_rest_problems = ceil_div(beside.n_jobs - layout.n_front_blocks, n_grid_x);
+  launch_kernel(kernel,
+                {{n_grid_x, rows.n_problems + n_rest_problems, n_token_groups},
+                 n_teams * kThreads,
+                 n_shared,
+                 layout.n_split},
+                launch, rows, layout, beside);
   return true;
 }
 

@@ -33,8 +33,8 @@ struct DecodeRows {
   int n_problems = 1;
   int n_problems_token = 1;       // problems per token: division of sums depends on these too
   const int32_t* mats = nullptr;  // [n_problems]; null: problem p has matrix p
-  bool is_known = false;          // mats is older than the kernel ahead, which is a product by mats too
-  // x is older than the kernel ahead, which lets this one start late: x is read before mats.
+  bool is_known = false;          // mats is older than the kernel before, which is a product by mats too
+  // x is older than the kernel before, which lets this one start late: x is read before mats.
   bool is_x_older = false;
   bool lets_next_late = false;  // the next kernel may start after this one's wait
   // The last problem's matrix and x, if it is one that all tokens share; it has no entry in mats. Null: none.
@@ -131,12 +131,12 @@ DSV32_DEVICE void finish_row(const DecodeRows& rows, const DecodeRows::Matrix& m
 // Parameters that a launch adds to the problem.
 struct Layout {
   int n_steps;
-  int log_warps;      // log2 of W, the warps of a tile
-  int n_split;        // blocks of a cluster that share a tile, each with a range of its steps; W is then 8
-  int n_steps_block;  // n_steps / n_split, rounded up
-  int n_ahead;        // blocks at the front of grid x for work beside a single problem
-  int n_groups;       // groups of 8 / W tiles, what a block works on at a time
-  int n_stages;       // steps in the ring; only n_slots have memory, as a warp may have fewer steps
+  int log_warps;       // log2 of W, the warps of a tile
+  int n_split;         // blocks of a cluster that share a tile, each with a range of its steps; W is then 8
+  int n_steps_block;   // n_steps / n_split, rounded up
+  int n_front_blocks;  // blocks at the front of grid x for work beside a single problem
+  int n_groups;        // groups of 8 / W tiles, what a block works on at a time
+  int n_stages;        // steps in the ring; only n_slots have memory, as a warp may have fewer steps
   int n_slots;
   int stride;         // tokens for which a block has room for sums: 1 or an even number
   bool is_x_aligned;  // rows of x may be read 16 bytes at a time
@@ -188,7 +188,8 @@ DSV32_DEVICE WarpShare share_of_warp(const Layout& layout) {
   const int n_split = kSplits ? layout.n_split : 1;
   const StepShare share(layout, n_split == 1 ? 0 : static_cast<int>(blockIdx.x) % n_split);
   const int n_warps = 1 << layout.log_warps, unit = static_cast<int>(threadIdx.x) / 32 & (n_warps - 1);
-  const int n_groups_apart = (static_cast<int>(gridDim.x) - layout.n_ahead) / n_split * teams_of_block();
+  const int n_groups_apart =
+      (static_cast<int>(gridDim.x) - layout.n_front_blocks) / n_split * teams_of_block();
   if constexpr (kIsFloat<kType>)
     return {share.first, share.first + unit, share.first + share.n, n_warps, n_groups_apart};
   return {share.first, share.begin_of(layout, unit), share.begin_of(layout, unit + 1), 1, n_groups_apart};

@@ -11,7 +11,7 @@
 // The order of a row's f32 sum depends on the matrix's shape alone, so a token's bits depend neither on the
 // other tokens nor on their number.
 //
-// Weights never change. So a block starts copying them while the kernel ahead still runs (dependent.cuh),
+// Weights never change. So a block starts copying them while the kernel before still runs (dependent.cuh),
 // unless a kernel chooses the matrix (experts). It takes only as much shared memory as its steps fill, which
 // leaves the next kernel room to do the same.
 #pragma once
@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(2 * kThreads, 1)
   __shared__ float block_sums[kMats == 1 ? kThreads : 1];
   if constexpr (kInBands) {
     const int past = static_cast<int>(blockIdx.y) - rows.n_problems, x = static_cast<int>(blockIdx.x);
-    if (past >= 0 || x < layout.n_ahead)
+    if (past >= 0 || x < layout.n_front_blocks)
       return work_beside(beside, past >= 0 ? past * static_cast<int>(gridDim.x) + x : x, rows.lets_next_late,
                          reinterpret_cast<float*>(shared));
   }
@@ -301,7 +301,8 @@ __global__ void __launch_bounds__(2 * kThreads, 1)
   const int64_t mat = mat_offset(rows);
   if constexpr (kGridWords < kType >> 0) __syncthreads();
 
-  const int first_group = (static_cast<int>(blockIdx.x) - layout.n_ahead) / layout.n_split * n_teams + team;
+  const int first_group =
+      (static_cast<int>(blockIdx.x) - layout.n_front_blocks) / layout.n_split * n_teams + team;
   using Way = std::conditional_t<kInBands, BandWay<kType, kMats>, RowsWay<kType, kMats>>;
   Way way({rows, layout, share, mat, lane}, first_group, ring);
   for (int stage = 0; stage < layout.n_stages - 1; ++stage) way.put(way.first + stage * Sizes::kStage);

@@ -107,7 +107,7 @@ DSV32_DEVICE StepPlace place_tile(const DecodeRows& rows, const WideCut& cut, co
 }
 
 // What a loading warp does: it loads two tiles of a half's weights; the first warp also loads x. Weights do
-// not wait for the kernel ahead.
+// not wait for the kernel before.
 template <TensorType kType, int kN>
 struct Loader {
   using Step = WideStep<kType, kN>;

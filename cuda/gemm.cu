@@ -26,12 +26,10 @@ Product of_places(const Product& product, int64_t first, int64_t n) {
   return part;
 }
 
-bool is_hopper() { return card().family == KernelFamily::hopper; }
-
 // Without parts.
 void multiply_whole(const Product& product, const Launch& launch) {
   if (product.tiles || !is_direct(product.weight))
-    (is_hopper() ? multiply_blocks_hopper : multiply_blocks_generic)(product, launch);
+    multiply_blocks(product, launch);
   else if (!multiply_by_library(product, launch))
     multiply_direct(product, launch);
 }
@@ -66,7 +64,8 @@ void multiply(const Product& product, const Launch& launch) {
 }
 
 void multiply_direct(const Product& product, const Launch& launch) {
-  (is_hopper() ? multiply_direct_hopper : multiply_direct_generic)(product, launch);
+  const bool is_hopper = card().family == KernelFamily::hopper;
+  (is_hopper ? multiply_direct_hopper : multiply_direct_generic)(product, launch);
 }
 
 }  // namespace dsv32::cuda

@@ -14,7 +14,7 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int kLoadThreads = kTileThreads, kThreads = kLoadThreads + kProductThreads;
+constexpr int kLoadThreads = 128, kThreads = kLoadThreads + kProductThreads;
 constexpr int kMostStages = 5;  // of tokens
 
 constexpr int kItemsAhead = 2;  // items whose ItemTokens have room
@@ -161,7 +161,7 @@ struct Pairs {
         barriers->stages.wait_empty(walk);
         if (step % Raw::kSteps == 0) {
           const uint32_t to = raw + span_walk.stage * kSpanBytes;
-          DSV32_UNROLL for (int half = 0; half < 2; ++half) load_span<kType, kIsWhole<kType>>(
+          DSV32_UNROLL for (int half = 0; half < 2; ++half) load_span<kType, kIsWhole<kType>, kLoadThreads>(
               halves[half], min(op.is_gated ? n_rows : n_rows - half * kHalfRows, kHalfRows),
               step / Raw::kSteps, to + half * kHalfBytes, thread);
           span_walk.advance(kSpans);

@@ -72,8 +72,7 @@ void multiply_direct_generic(const Product& product, const Launch& launch);  // 
 // The same bits; false, and nothing done, where the library cannot. cublas_products.cu.
 bool multiply_by_library(const Product& product, const Launch& launch);
 // Weights of any format.
-void multiply_blocks_hopper(const Product& product, const Launch& launch);   // gemm_blocks.cu
-void multiply_blocks_generic(const Product& product, const Launch& launch);  // generic/gemm_blocks.cu
+void multiply_blocks(const Product& product, const Launch& launch);  // gemm_blocks.cu
 
 // Over tiles, with Hopper's products: `product`, or, gated, silu of it times the same of `up`, whose type and
 // shape are product.weight's. f32, or gated fp16 in the units of Output::times_f16. Columns of x, and of a
@@ -196,20 +195,6 @@ DSV32_DEVICE void find_token_rows(const Product& product, const Place& place, To
       const float power = rows.units[i] * kLargestInUnits;
       product.y_units[at] = power * power / kHiddenScale;
     }
-  }
-}
-
-// Starts the copy of a step's columns (counted from the CTA's first) of the tile's tokens. All threads of the
-// CTA call it.
-template <int kThreads>
-DSV32_DEVICE void load_activations(const Product& product, const TokenRows& rows, int n_tokens, int step,
-                                   uint32_t to) {
-  const int piece = threadIdx.x % 8;
-  DSV32_UNROLL for (int i = 0; i < kTileTokens; i += kThreads / 8) {
-    const int token = i + threadIdx.x / 8;
-    if (token < n_tokens)
-      copy_async(to + tile_offset(token, piece * 16),
-                 product.x + rows.x[token] + int64_t{step} * kStep + piece * 8, 16);
   }
 }
 

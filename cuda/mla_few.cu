@@ -48,11 +48,11 @@ template <KvType kKv>
 DSV32_DEVICE void find_rows(const Attend& op, int64_t t, int64_t seq, int n, FoundRow* found,
                             RowPlace (&places)[kLookups], int32_t (&pages)[kLookups]) {
   DSV32_UNROLL for (int i = 0; i < kLookups; ++i) places[i] =
-      ask_row(op, t, static_cast<int>(threadIdx.x) + i * kFewThreads);
+      load_row(op, t, static_cast<int>(threadIdx.x) + i * kFewThreads);
   DSV32_UNROLL for (int i = 0; i < kLookups; ++i) {
     const bool is_selected = static_cast<int>(threadIdx.x) + i * kFewThreads < n;
     pages[i] = kKv == KvType::fp8 ? find_key_page(op, seq, places[i], is_selected) : 0;
-    places[i] = find_asked_row(op, seq, places[i], is_selected);
+    places[i] = find_loaded_row(op, seq, places[i], is_selected);
   }
   DSV32_UNROLL for (int i = 0; i < kLookups; ++i) found[threadIdx.x + i * kFewThreads].id =
       static_cast<int32_t>(places[i].id);
@@ -79,7 +79,7 @@ DSV32_DEVICE void load_values(const Attend& op, const Plan& plan, int first_colu
   const uint8_t* from = plan.rows + first_column * kBytes + part * 16;
   uint32_t scales[kLookups] = {};
   DSV32_UNROLL for (int i = 0; kIsFp8 && i < kLookups; ++i) scales[i] =
-      ask_scales(op, plan.page_bytes, pages[i], places[i]);
+      load_row_scales(op, plan.page_bytes, pages[i], places[i]);
   DSV32_UNROLL for (int turn = 0; turn < kTurns; turn += kTogether) {
     uint4 in[kTogether];
     DSV32_UNROLL for (int i = 0; i < kTogether; ++i) {
@@ -108,7 +108,7 @@ DSV32_DEVICE void load_values(const Attend& op, const Plan& plan, int first_colu
 // Starts the copies of the first kernel's powers and weights, by one thread. Weights wait until a slot is
 // free.
 template <int kFew>
-DSV32_DEVICE void ask_weights(const Plan& plan, int64_t at, int n_blocks, AddRoom<kFew>& room) {
+DSV32_DEVICE void load_weights(const Plan& plan, int64_t at, int n_blocks, AddRoom<kFew>& room) {
   constexpr int kSlots = kFewSlots<kFew>;
   const uint32_t n_power_bytes = n_blocks * kFew * sizeof(float2);
   arrive_expecting(&room.powers_full, n_power_bytes);
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kAddThreads, 1) mla_few_add_kernel(const Atten
     arrive_at<kFewThreads + 32>(kReadyBarrier);
     wait_for_inputs();
     if (lane == 0 && n_blocks > 0)
-      ask_weights(plan, (t * plan.n_head_tiles + tile) * plan.n_most_blocks, n_blocks, room);
+      load_weights(plan, (t * plan.n_head_tiles + tile) * plan.n_most_blocks, n_blocks, room);
     return;
   }
   RowPlace places[kLookups];

@@ -19,15 +19,16 @@ template <int kFew>
 constexpr int kFewChunks = kFew / 16 * kOperandLines * 32;
 
 // Loads entry j of a token's selection, without waiting for the number of selected rows.
-DSV32_DEVICE RowPlace ask_row(const Attend& op, int64_t t, int j) {
+DSV32_DEVICE RowPlace load_row(const Attend& op, int64_t t, int j) {
   if (j >= op.topk) return {-1, 0};
   const int64_t at = t * op.topk + j;
   return {op.row_ids ? __ldcg(op.row_ids + at) : 0, __ldcg(op.selected + at)};
 }
 
-// The place of a row that ask_row() loaded. Its loads depend on no branch, so that several are under way
+// The place of a row that load_row() loaded. Its loads depend on no branch, so that several are under way
 // together.
-DSV32_DEVICE RowPlace find_asked_row(const Attend& op, int64_t seq, const RowPlace& asked, bool is_selected) {
+DSV32_DEVICE RowPlace find_loaded_row(const Attend& op, int64_t seq, const RowPlace& asked,
+                                      bool is_selected) {
   constexpr int kRows = kPageTokens;
   const int32_t pos = is_selected ? asked.pos : 0;
   int64_t page = 0;
@@ -42,7 +43,8 @@ DSV32_DEVICE int32_t find_key_page(const Attend& op, int64_t seq, const RowPlace
 }
 
 // The four scales of an fp8 row; all 1 for rows past the end.
-DSV32_DEVICE uint32_t ask_scales(const Attend& op, int64_t page_bytes, int32_t page, const RowPlace& place) {
+DSV32_DEVICE uint32_t load_row_scales(const Attend& op, int64_t page_bytes, int32_t page,
+                                      const RowPlace& place) {
   if (place.id < 0) return 0x7f7f7f7fu;
   const uint8_t* scales = op.cache.key_pages + page * page_bytes + place.pos % int{kPageTokens} * 4;
   return __ldcg(reinterpret_cast<const uint32_t*>(scales));
@@ -117,8 +119,8 @@ struct Keys {
 // Starts loading a warp's rows, zeros past the last; lane r has the id of row first_row + r. bf16 rows are
 // copied directly to `to`.
 template <KvType kKv>
-DSV32_DEVICE void ask_keys(const uint8_t* rows, int32_t id, Keys& keys, uint8_t* to, int first_row,
-                           int lane) {
+DSV32_DEVICE void load_keys(const uint8_t* rows, int32_t id, Keys& keys, uint8_t* to, int first_row,
+                            int lane) {
   if constexpr (kKv == KvType::bf16) {
     start_rows<kKv, kWeighRows>(rows, id, to, first_row, lane);
   } else {
@@ -272,13 +274,13 @@ __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Att
   uint8_t* keys = room.keys[warp * kWeighRows / kBlockRows];
   const int first_row = warp * kWeighRows % kBlockRows;
   const int j = first_block * kBlockRows + warp * kWeighRows + lane % kWeighRows;
-  const RowPlace asked = ask_row(op, t, j);
+  const RowPlace loaded = load_row(op, t, j);
   if (first_block * kBlockRows >= n) return;
-  const int32_t page = kKv == KvType::fp8 ? find_key_page(op, seq, asked, j < n) : 0;
-  const RowPlace place = find_asked_row(op, seq, asked, j < n);
+  const int32_t page = kKv == KvType::fp8 ? find_key_page(op, seq, loaded, j < n) : 0;
+  const RowPlace place = find_loaded_row(op, seq, loaded, j < n);
   Keys arriving;
-  ask_keys<kKv>(plan.rows, static_cast<int32_t>(place.id), arriving, keys, first_row, lane);
-  const uint32_t scales = kKv == KvType::fp8 ? ask_scales(op, plan.page_bytes, page, place) : 0;
+  load_keys<kKv>(plan.rows, static_cast<int32_t>(place.id), arriving, keys, first_row, lane);
+  const uint32_t scales = kKv == KvType::fp8 ? load_row_scales(op, plan.page_bytes, page, place) : 0;
   DSV32_UNROLL for (int i = 0; i < kQueries; ++i) store_query(queries[i], room, warp * kQueries + i, lane);
   store_keys<kKv>(arriving, scales, keys, first_row, lane);
   fence_async_proxy();

@@ -1,5 +1,5 @@
-// Rows of weights in any GGUF format on their way into a tile of fp16 (gemm_tile.cuh): cp.async copies raw
-// bytes, one span of columns ahead, and a thread converts 64 values of its row to fp16 at a time.
+// Rows of weights in any GGUF format on their way to the tensor cores (gemm_tile.cuh): cp.async copies the
+// raw bytes of a tile, one span of columns ahead, and the codes become fp16.
 #pragma once
 
 #include "cuda/gemm_tile.cuh"
@@ -89,32 +89,6 @@ DSV32_DEVICE void widen16(const uint8_t* row, int64_t col, uint32_t* out, const 
   }
 }
 
-// out [32]: values col..col+63 of a row, two a word, with the bits of widen16(); col is a multiple of 64.
-template <TensorType kType>
-DSV32_DEVICE void widen64(const uint8_t* row, int64_t col, uint32_t* out, const uint32_t* grid) {
-  if constexpr (kType == TensorType::q4_k) {
-    // 32 bytes have the lower nibbles of 32 values and the upper nibbles of the next 32: each is read once,
-    // in whole pieces.
-    const uint8_t* block = row + col / 256 * sizeof(BlockQ4_K);
-    const int i16 = static_cast<int>(col % 256);
-    if (reinterpret_cast<uintptr_t>(block) % 16 == 0) {
-      const auto* pieces = reinterpret_cast<const uint4*>(block);
-      const ScaleMin low = k_scale(pieces[0], i16), high = k_scale(pieces[0], i16 + 32);
-      const float low_constant = widen_constant<kType>(low), high_constant = widen_constant<kType>(high);
-      DSV32_UNROLL for (int i = 0; i < 2; ++i) {
-        const uint4 piece = pieces[1 + i16 / 32 + i];
-        const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
-        DSV32_UNROLL for (int k = 0; k < 4; ++k) {
-          widen4<kType>(words[k] & 0x0f0f0f0fu, low.scale, low_constant, out + 8 * i + 2 * k);
-          widen4<kType>(words[k] >> 4 & 0x0f0f0f0fu, high.scale, high_constant, out + 16 + 8 * i + 2 * k);
-        }
-      }
-      return;
-    }
-  }
-  DSV32_UNROLL for (int i = 0; i < 4; ++i) widen16<kType>(row, col + 16 * i, out + 8 * i, grid);
-}
-
 // The block of a span that has `column`, and the column's place in the block.
 template <TensorType kType>
 struct InBlock {
@@ -126,8 +100,6 @@ struct InBlock {
 };
 
 // ---- rows on their way into a tile ----
-
-constexpr int kTileThreads = 128;  // threads that fill a tile: one per row
 
 // A span of a tile's rows in shared memory. Each row's part is copied in whole 16-byte pieces of memory,
 // wherever it begins in them.
@@ -172,7 +144,7 @@ DSV32_DEVICE uint32_t raw_offset(const RowRun& rows, uint32_t span) {
 // Starts the copy of span `span` of the tile's rows, with kThreads threads. Past the end of a row zeros are
 // stored, which every format reads as the value 0. A thread copies the same piece of every kTogether-th row,
 // which saves address arithmetic. kIsAligned: rows and spans are whole pieces of 16 bytes.
-template <TensorType kType, bool kIsAligned = false, int kThreads = kTileThreads>
+template <TensorType kType, bool kIsAligned, int kThreads>
 DSV32_DEVICE void load_span(const RowRun& rows, int n_rows, int span, uint32_t to, int thread) {
   using S = RawSpan<kType>;
   constexpr int kPieces = kIsAligned ? S::kRowBytes / 16 : S::kPieces, kTogether = kThreads / kPieces;
@@ -202,17 +174,6 @@ DSV32_DEVICE const uint8_t* loaded_row(const uint8_t* raw, const RowRun& rows, i
                          rows.row_offset(static_cast<uint32_t>(row)) +
                          raw_offset<kType>(rows, static_cast<uint32_t>(span));
   return raw + row * RawSpan<kType>::kPitch + begin % 16;
-}
-
-// Converts 64 values of row `row` from its raw span into the tile; within: their step in the span.
-template <TensorType kType>
-DSV32_DEVICE void fill_tile(const uint8_t* raw, const RowRun& rows, int span, int within,
-                            const uint32_t* grid, uint8_t* tile, int row) {
-  uint32_t values[kStep / 2];
-  widen64<kType>(loaded_row<kType>(raw, rows, span, row), within * kStep, values, grid);
-  DSV32_UNROLL for (int i = 0; i < kStep / 2; i += 4) *
-      reinterpret_cast<uint4*>(tile + tile_offset(row, 4 * i)) =
-      make_uint4(values[i], values[i + 1], values[i + 2], values[i + 3]);
 }
 
 }  // namespace dsv32::cuda
