@@ -2,7 +2,7 @@
 //
 // A block computes eight bands of 16 rows, a band per warp, for up to 16 columns. A column is a token of a
 // problem, or a use of an expert. A warp copies its own weights and takes their codes apart once for all
-// columns; the warps take turns to copy the steps of x, which a kernel before made fp16. The tile of a gated
+// columns; the warps take turns to copy the steps of x, which a kernel before rounded. The tile of a gated
 // product has eight rows of W0, then the same eight rows of W1.
 //
 // The order of additions decides the bits. The steps of a unit (a W-th of all steps) make one sum, as in a
@@ -43,7 +43,7 @@ struct Cut {
   __host__ __device__ int slot_sums() const { return kWarps * kBandTile * row_sums(); }
 };
 
-// Rounds x to fp16. A team of lanes makes a step of a column; grid: teams. Layout: as ColumnX. Bound by
+// Rounds x. A team of lanes makes a step of a column; grid: teams. Layout: as ColumnX. Bound by
 // bytes: 1024 read and some 550 written per step of 256.
 template <TensorType kType>
 __global__ void make_columns_kernel(const __grid_constant__ DecodeRows rows, const ColumnX to,
@@ -109,15 +109,15 @@ DSV32_DEVICE void copy_records(const uint8_t* from, uint32_t numbers, int n, int
 }
 
 // Adds a unit's sums of n_columns columns to a slot and resets them to zero.
+template <TensorType kType>
 DSV32_DEVICE void flush_sums(float (&sums)[kTiles][4], int n_columns, int row_sums, float* to) {
   const int lane = threadIdx.x % 32;
-  to += lane / 4 * row_sums + lane % 4 * 2;
+  to += lane / 4 * row_sums;
   DSV32_UNROLL for (int n = 0; n < kTiles; ++n) {
     if (8 * n >= n_columns) continue;
-    DSV32_UNROLL for (int r = 0; r < 2; ++r) {
-      float2& at = *reinterpret_cast<float2*>(to + r * 8 * row_sums + 8 * n);
-      at = {at.x + sums[n][2 * r], at.y + sums[n][2 * r + 1]};
-      sums[n][2 * r] = sums[n][2 * r + 1] = 0;
+    DSV32_UNROLL for (int k = 0; k < 4; ++k) {
+      to[k / 2 * 8 * row_sums + 8 * n + token_of_sum<kType>(lane % 4, k)] += sums[n][k];
+      sums[n][k] = 0;
     }
   }
 }
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int k = 3; k < cut.n_stages; ++k) copy_x();  // a stage less than weights: warps may drift apart
 
   Sums<1, kTiles> sums = {};
-  const LaneX lane_x = LaneX::of<kType>(shared + kWarps * kWarpStage, lane, 7);
+  const auto lane_x = LaneXOf<kType>::template of<kType>(shared + kWarps * kWarpStage, lane, 7);
   const Lane<kType> quarter(lane % 4);
   const bool has_rows = own.first < own.matrix->n_rows;
   RingWalk walk;
@@ -308,10 +308,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (has_rows) {
         const uint8_t* rows_at[1][2];
         find_step<kType>(rows, take, lane, shared + stage_at + warp * kWarpStage, rows_at[0]);
-        if (items.at[item].n > 8)
-          add_step<kType, kTiles>(sums, rows_at, lane_x.after(stage_at), quarter, grid);
-        else
-          add_step<kType, 1>(sums, rows_at, lane_x.after(stage_at), quarter, grid);
+        add_step_of<kType>(items.at[item].n, sums, rows_at, lane_x.after(stage_at), quarter, grid);
       }
       __syncwarp();
       if (lane == 0) arrive(&x_pipe.empty[walk.stage]);
@@ -320,7 +317,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       // With few steps some units are empty.
       while (unit < first_unit + n_units && share.begin_of(layout, unit + 1) <= step + 1) {
         float* slot = slots + ((unit++ - first_unit) >> cut.log_units) * cut.slot_sums();
-        flush_sums(sums[0], cut.n_columns, cut.row_sums(), slot);
+        flush_sums<kType>(sums[0], cut.n_columns, cut.row_sums(), slot);
       }
     }
     finish_item(rows, runs, cut, own, items.at[item], layout.n_split > 1, lane, slots);

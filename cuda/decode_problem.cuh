@@ -3,7 +3,7 @@
 
 #include <climits>
 
-#include "cuda/decode_steps.cuh"
+#include "cuda/decode_integers.cuh"
 
 namespace dsv32::cuda {
 

@@ -4,9 +4,9 @@
 // A warp owns 16 rows and a W-th of their steps. It copies steps (cp.async, several ahead) into its own ring
 // in shared memory, where any alignment is cheap to take apart. Products are fp16 on tensor cores with f32
 // sums: x is rounded in a unit of its own for each step (error 2^-11 at most), codes become fp16 by masks
-// (decode_weights.cuh). F16 and BF16 weights use TF32 products with x split in two; F32 is in float_rows.cuh.
-// Where there are too few tiles for the device, the blocks of a cluster share each tile, and the first block
-// adds up their sums.
+// (decode_weights.cuh). Q2_K and Q3_K are multiplied as integers (decode_integers.cuh). F16 and BF16 weights
+// use TF32 products with x split in two; F32 is in float_rows.cuh. Where there are too few tiles for the
+// device, the blocks of a cluster share each tile, and the first block adds up their sums.
 //
 // The order of a row's f32 sum depends on the matrix's shape alone, so a token's bits depend neither on the
 // other tokens nor on their number.
@@ -312,13 +312,14 @@ __global__ void __launch_bounds__(2 * kThreads, 1)
   const BlockTokens tokens(rows, kTiles * kGroupTokens);
   uint8_t* x = shared + n_teams * Sizes::ring(layout.n_slots);
   uint8_t* partial_begin = x + Sizes::x(layout.n_steps_block, tokens.n) + team * Sizes::partial(stride);
-  LaneX lane_x;
+  LaneXOf<kType> lane_x;
   int n_x_bytes = 0;  // of a step
   if constexpr (!kIsFloat<kType>) {
     if (!(kMats == 2 && kInBands && is_chosen && rows.is_x_older))
       make_records<kType, kMats == 1 && kInBands, false>(rows, layout, tokens, share.first_of_block, x);
     __syncthreads();
-    lane_x = LaneX::of<kType>(x, lane, tokens.n - 1), n_x_bytes = tokens.n * Record<kType>::kBytes;
+    lane_x = decltype(lane_x)::template of<kType>(x, lane, tokens.n - 1),
+    n_x_bytes = tokens.n * Record<kType>::kBytes;
   }
 
   const Lane<kType> quarter(i);
@@ -336,7 +337,7 @@ __global__ void __launch_bounds__(2 * kThreads, 1)
         const float* from = tokens.x + g * rows.x_token_stride + col;
         add_step_float<kType>(sums, step, from, 8 * rows.x_token_stride, rows.n_cols - col, tokens.n - g);
       } else {
-        add_step<kType, 1>(sums, step, lane_x.after(s * n_x_bytes), quarter, grid);
+        add_step_of<kType>(tokens.n, sums, step, lane_x.after(s * n_x_bytes), quarter, grid);
       }
     }
 
@@ -346,7 +347,7 @@ __global__ void __launch_bounds__(2 * kThreads, 1)
     DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
       float* to = partial + (warp % kWarps * kMats + m) * kBandTile * stride;
       DSV32_UNROLL for (int k = 0; k < 4 * kTiles; ++k) {
-        const int t = k / 4 * 8 + 2 * i + k % 2;
+        const int t = k / 4 * 8 + token_of_sum<kType>(i, k);
         if (t < stride) to[(g + k / 2 % 2 * 8) * stride + t] = sums[m][k / 4][k % 4];
       }
     }

@@ -42,9 +42,9 @@ struct Record {
 // their order, and the groups whose sums are needed.
 template <TensorType kType>
 inline constexpr TensorType kLikeX =
-    kIsK45<kType>                                                             ? TensorType::q4_k
-    : kIsK23<kType> || kType == TensorType::q6_k || kType == TensorType::q8_0 ? kType
-                                                                              : TensorType::iq4_xs;
+    kIsK45<kType>                                                                 ? TensorType::q4_k
+    : kIsInteger<kType> || kType == TensorType::q6_k || kType == TensorType::q8_0 ? kType
+                                                                                  : TensorType::iq4_xs;
 
 // A lane's part of a column's step after rounding to fp16.
 struct RoundedX {
@@ -175,12 +175,6 @@ DSV32_DEVICE void add_step(Sums<kMats, kTiles>& sums, const uint8_t* const (&ste
         const uint2 b = load_shared_u32x2(x.sums + n * kTile);
         const uint32_t first = rows[m][0].mins[0], second = rows[m][1].mins[0];
         multiply_f16(least, {first, second, first, second}, b.x, b.y);
-      } else if constexpr (X::kGroups == 4) {
-        const uint4 b = load_shared_u32x4(x.sums + n * kTile);
-        const uint32_t mins[4] = {rows[m][0].mins[0], rows[m][1].mins[0], rows[m][0].mins[1],
-                                  rows[m][1].mins[1]};
-        multiply_f16(least, mins, b.x, b.y);
-        multiply_f16(least, mins, b.z, b.w);
       }
       DSV32_UNROLL for (int k = 0; k < 4; ++k) {
         const Row& row = rows[m][k / 2];

@@ -19,12 +19,13 @@ namespace dsv32::cuda::decode {
 
 template <TensorType kType>
 inline constexpr bool kIsK45 = kType == TensorType::q4_k || kType == TensorType::q5_k;
+// Types that are multiplied as integers (decode_integers.cuh).
 template <TensorType kType>
-inline constexpr bool kIsK23 = kType == TensorType::q2_k || kType == TensorType::q3_k;
+inline constexpr bool kIsInteger = kType == TensorType::q2_k || kType == TensorType::q3_k;
 
 // Mins that are integers times dmin: the integers are multiplied by the sums of x over their groups.
 template <TensorType kType>
-inline constexpr bool kHasSums = kIsK45<kType> || kType == TensorType::q2_k;
+inline constexpr bool kHasSums = kIsK45<kType>;
 
 // The alignment of a matrix: Q4_K and Q5_K are read 16 bytes at a time.
 template <TensorType kType>
@@ -50,7 +51,7 @@ struct Steps<TensorType::bf16> : Steps<TensorType::f16> {};
 // The column, in a step, of lane i's first value of a piece.
 template <TensorType kType>
 DSV32_DEVICE int column_of(int piece, int i) {
-  if constexpr (kIsK23<kType>)
+  if constexpr (kIsInteger<kType>)
     return i / 2 * 128 + piece / 2 * 32 + i % 2 * 16 + piece % 2 * 8;
   else if constexpr (kType == TensorType::q6_k)
     return i / 2 * 128 + piece / 4 * 64 + i % 2 * 32 + piece % 4 * 8;
@@ -61,7 +62,7 @@ DSV32_DEVICE int column_of(int piece, int i) {
 // The k-th piece to decode: pieces that come from the same words follow one another.
 template <TensorType kType>
 struct PieceOrder {
-  static constexpr int kSame = kIsK23<kType> ? 4 : kIsK45<kType> || kType == TensorType::q6_k ? 2 : 1;
+  static constexpr int kSame = kIsK45<kType> || kType == TensorType::q6_k ? 2 : 1;
   static constexpr int kApart = Steps<kType>::kCols / 32 / kSame;
 };
 template <TensorType kType>
@@ -97,11 +98,6 @@ static_assert(halves(1) == 0x3c003c00u && halves(-1056) == 0xe420e420u);
 // Masks put codes into the lower ten bits of this: 1024 + code, the code times a power of two if it lies
 // higher.
 constexpr uint32_t kThousand = halves(1024);
-constexpr uint32_t kTwoBitsLess = halves(4) - halves(1);  // bits between x and 4 x
-// Two bytes of a word as fp16. The selector names them, and 4 for the 0x64 above each.
-DSV32_DEVICE uint32_t bytes_to_halves(uint32_t word, uint32_t selector) {
-  return subtract2(__byte_perm(word, 0x64646464u, selector), halves(1024));
-}
 // (x & mask) | bits in one instruction; with two constants the compiler makes two.
 DSV32_DEVICE uint32_t mask_onto(uint32_t x, uint32_t mask, uint32_t bits) {
   uint32_t out;

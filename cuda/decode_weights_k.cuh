@@ -1,4 +1,4 @@
-// A lane's weights of a step as fp16 (decode_weights.cuh): Q2_K to Q6_K. Their codes are bit fields, their
+// A lane's weights of a step as fp16 (decode_weights.cuh): Q4_K, Q5_K and Q6_K. Their codes are bit fields, their
 // scales integers of few bits.
 #pragma once
 
@@ -51,74 +51,6 @@ struct LaneRow<kType> {
       }
       const uint32_t v = mask_onto(words[at] >> (8 * odd), upper ? 0x00f000f0u : 0x000f000fu, high);
       out[k] = fma2(v, scale[upper], constant[upper]);
-    }
-    return {out[0], out[1], out[2], out[3]};
-  }
-};
-
-// Each two bits of a byte are a code of another group of 16. Q3_K's third bits: a byte has those of one value
-// of eight groups. Lane i has half i / 2 of a block, from byte 16 (i % 2) on.
-template <TensorType kType>
-requires kIsK23<kType>
-struct LaneRow<kType> {
-  static constexpr bool kHasD = true, kIsThree = kType == TensorType::q3_k;
-
-  uint32_t words[4], third[kIsThree ? 4 : 1];
-  uint32_t scale[4], constant[4];  // for codes where they lie, 4^k times too large
-  uint32_t mins[2];
-  float d, dmin;
-
-  DSV32_DEVICE void load(const uint8_t* row, const Lane<kType>& lane) {
-    const int half = lane.i / 2, odd = lane.i % 2;
-    if constexpr (kIsThree) {
-      load_words(row + 32 + 32 * half + 16 * odd, words);
-      load_words(row + 16 * odd, third);
-      uint32_t packed[3];  // scales: two words of lower four bits, one of upper two bits
-      load_words(row + 96, packed);
-      DSV32_UNROLL for (int k = 0; k < 3; ++k) packed[k] >>= 4 * half + 8 * odd;
-      DSV32_UNROLL for (int k = 0; k < 4; ++k) {
-        third[k] >>= 4 * half;
-        const uint32_t upper = packed[2] << (k / 2 ? 2 : 4),
-                       both = (packed[k / 2] & 0x0f0f0f0fu) | (upper & 0x30303030u),
-                       s = __byte_perm(both, 0x64646464u, k % 2 ? 0x4242 : 0x4040);
-        scale[k] =
-            fma2(s, halves(1) - k * kTwoBitsLess, halves(-1056) - k * kTwoBitsLess);  // minus 32, times 4^-k
-        // Minus 1024 and the code's bias. Except in the first group their product with a scale is exact in
-        // fp16.
-        constant[k] = multiply2(scale[k], halves(-1024) + (0x00040004u << 2 * k));
-      }
-      d = Codes<kType>::d(row);
-    } else {
-      const auto* from = reinterpret_cast<const uint32_t*>(row + 16 + 32 * half + 16 * odd);
-      DSV32_UNROLL for (int k = 0; k < 4; ++k) words[k] = from[k];
-      DSV32_UNROLL for (int k = 0; k < 2; ++k) {
-        const uint32_t packed = reinterpret_cast<const uint32_t*>(row)[2 * half + k] >> (8 * odd);
-        mins[k] = bytes_to_halves(packed >> 4 & 0x0f0f0f0fu, 0x4240);
-        DSV32_UNROLL for (int u = 0; u < 2; ++u) {
-          const int at = 2 * k + u;
-          const uint32_t s = __byte_perm(packed & 0x0f0f0f0fu, 0x64646464u, u ? 0x4242 : 0x4040);
-          scale[at] =
-              fma2(s, halves(1) - at * kTwoBitsLess, halves(-1024) - at * kTwoBitsLess);  // times 4^-at
-          constant[at] = multiply2(scale[at], halves(-1024));
-        }
-      }
-      d = load_f16(row + 80), dmin = load_f16(row + 82);
-    }
-  }
-  DSV32_DEVICE uint4 piece(int p, const uint32_t*) const {
-    const int group = p / 2;
-    uint32_t out[4];
-    DSV32_UNROLL for (int k = 0; k < 4; ++k) {
-      const int at = p % 2 * 2 + k / 2, odd = k % 2;
-      const uint32_t low = words[at] >> (8 * odd), mask = 0x00030003u << 2 * group;
-      if constexpr (kIsThree) {
-        const uint32_t bits = odd ? third[at] >> (6 - group) : third[at] << (group + 2);
-        const uint32_t v = mask_onto(low, mask, mask_onto(bits, 0x00040004u << 2 * group, kThousand));
-        out[k] = group == 0 ? multiply2(subtract2(v, halves(1024 + 4)), scale[0])
-                            : fma2(v, scale[group], constant[group]);
-      } else {
-        out[k] = fma2(mask_onto(low, mask, kThousand), scale[group], constant[group]);
-      }
     }
     return {out[0], out[1], out[2], out[3]};
   }

@@ -12,7 +12,46 @@ namespace dsv32::cuda {
 namespace decode {
 namespace {
 
-// Rounds x to fp16. A team of lanes makes a step of a column; grid: teams. Layout: WideX. Bound by bytes:
+// Stores a lane's part of a column's step. values: where its piece's operands begin; at: where the step does.
+template <TensorType kType, int kN>
+DSV32_DEVICE void store_halves(const RoundedX& own, int lane, int c, uint8_t* values, uint8_t* at) {
+  using X = Record<kType>;
+  using Step = WideStep<kType, kN>;
+  const int i = lane % 4;
+  DSV32_UNROLL for (int k = 0; k < 4; ++k) *
+      reinterpret_cast<uint32_t*>(values + k / 2 * Step::kOperand + Step::word_at(c, i, k % 2)) =
+      own.words[k];
+  if (lane == 0) *reinterpret_cast<float*>(at + Step::kUnits + 4 * c) = own.unit;
+  if constexpr (kHasSums<kType>) {
+    int group;
+    if (!has_group_sum<kType>(lane, &group)) return;
+    DSV32_UNROLL for (int k = 0; k < 2; ++k) {
+      const int at_half = k * X::kGroups + group, word = at_half / 2;
+      *reinterpret_cast<__half*>(at + Step::kSums + word / 2 * Step::kOperand +
+                                 Step::word_at(c, i, word % 2) + at_half % 2 * 2) = own.sum[k];
+    }
+  }
+}
+template <TensorType kType, int kN>
+DSV32_DEVICE void store_integers(const IntegerPiece& own, int piece, int i, int c, uint8_t* values,
+                                 uint8_t* at) {
+  using Step = WideStep<kType, kN>;
+  DSV32_UNROLL for (int k = 0; k < 4; ++k) *
+      reinterpret_cast<uint32_t*>(values + Step::word_at(2 * c + k / 2, i, k % 2)) = own.bytes[k / 2][k % 2];
+  if (piece == 0 && i == 0) *reinterpret_cast<float*>(at + Step::kUnits + 4 * c) = own.unit;
+  DSV32_UNROLL for (int part = 0; part < 2; ++part) {
+    if constexpr (kType == TensorType::q2_k) {
+      if (piece % 2) continue;
+      uint8_t* sums = at + Step::kSums + piece / 2;
+      sums[Step::word_at(2 * c + part, i, 0)] = static_cast<uint8_t>(own.sums[part] >> 4);
+      sums[Step::word_at(2 * c + part, i, 1)] = static_cast<uint8_t>(own.sums[part] & 15);
+    } else if (piece == 0 && i == 0) {
+      *reinterpret_cast<int*>(at + Step::kBegins + 8 * c + 4 * part) = -128 * own.sums[part];
+    }
+  }
+}
+
+// Rounds x. A team of lanes makes a step of a column; grid: teams. Layout: WideX. Bound by bytes:
 // 1024 read and some 550 written per step of 256.
 template <TensorType kType, int kN>
 __global__ void make_wide_kernel(const __grid_constant__ DecodeRows rows, const WideX to, bool is_x_aligned) {
@@ -29,24 +68,16 @@ __global__ void make_wide_kernel(const __grid_constant__ DecodeRows rows, const 
   float4 v[2];
   load_x8(x, step * Steps<kType>::kCols + column_of<kType>(piece, i), is_there ? rows.n_cols : 0,
           is_x_aligned, v);
-  const RoundedX own = round_x<kType>(v);
-  if (!is_there) return;
   const int c = token % to.n_chunk;
   const int64_t chunk = int64_t{problem} * to.n_chunks + token / to.n_chunk;
   uint8_t* at = to.steps + (chunk * to.n_steps + step) * Step::kBytes;
   uint8_t* values = at + 2 * place_of_piece<kType>(piece) * Step::kOperand;
-  DSV32_UNROLL for (int k = 0; k < 4; ++k) *
-      reinterpret_cast<uint32_t*>(values + k / 2 * Step::kOperand + Step::word_at(c, i, k % 2)) =
-      own.words[k];
-  if (lane == 0) *reinterpret_cast<float*>(at + Step::kUnits + 4 * c) = own.unit;
-  if constexpr (kHasSums<kType>) {
-    int group;
-    if (!has_group_sum<kType>(lane, &group)) return;
-    DSV32_UNROLL for (int k = 0; k < 2; ++k) {
-      const int at_half = k * X::kGroups + group, word = at_half / 2;
-      *reinterpret_cast<__half*>(at + Step::kSums + word / 2 * Step::kOperand +
-                                 Step::word_at(c, i, word % 2) + at_half % 2 * 2) = own.sum[k];
-    }
+  if constexpr (kIsInteger<kType>) {
+    const IntegerPiece own = round_to_integers<kType>(v);
+    if (is_there) store_integers<kType, kN>(own, piece, i, c, values, at);
+  } else {
+    const RoundedX own = round_x<kType>(v);
+    if (is_there) store_halves<kType, kN>(own, lane, c, values, at);
   }
 }
 
@@ -99,9 +130,8 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], LaneRow<kType> (&next)[2]
     const uint32_t b = first + (Step::kSums - Step::kFirst >> 4);
     wgmma_begin();
     DSV32_UNROLL for (int k = 0; k < X::kGroups / 2; ++k) {
-      // Two groups: the same mins times the sums, and times the sums' rounding errors.
-      const int second = X::kGroups == 4 ? 1 : 0;
-      wgmma<kN>(c[1], {row[0].mins[0], row[1].mins[0], row[0].mins[second], row[1].mins[second]},
+      // The same mins times the sums, and times the sums' rounding errors.
+      wgmma<kN>(c[1], {row[0].mins[0], row[1].mins[0], row[0].mins[0], row[1].mins[0]},
                 whole_plain_operand(b + k * (Step::kOperand >> 4)), k > 0);
     }
     wgmma_commit();
@@ -123,17 +153,76 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], LaneRow<kType> (&next)[2]
   x.release();
 }
 
+template <int n>
+DSV32_DEVICE void take_sums(int (&sums)[n]) {
+  DSV32_UNROLL for (int k = 0; k < n; ++k) asm volatile("" : "+r"(sums[k])::"memory");
+}
+
+// The same as add_integer_step() does: of the sums of eight tokens a lane has those of tokens i and i + 4.
+template <TensorType kType, int kN, typename LoadNext>
+DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], IntegerRow<kType> (&next)[2], XStages<kType, kN>& x,
+                                const uint32_t*, const LoadNext& load_next) {
+  using Step = WideStep<kType, kN>;
+  constexpr bool kHasMins = kType == TensorType::q2_k;
+  constexpr int kEach = Step::kPartPieces;
+  const int i = static_cast<int>(threadIdx.x) % 4;
+  const IntegerRow<kType> row[2] = {next[0], next[1]};
+  int c[kN];  // [four tokens][row][high, low]
+  uint32_t stage = 0, first = 0;
+  DSV32_UNROLL for (int p = 0; p < Record<kType>::kPieces; ++p) {
+    uint32_t a[4];
+    DSV32_UNROLL for (int e = 0; e < 4; ++e) a[e] = row[e % 2].products(p / 2, p % 2 * 2 + e / 2);
+    if (p > 0 && p % kEach == 0) {
+      wgmma_wait<0>();  // for all pieces of the first part
+      x.release();
+    }
+    if (p % kEach == 0) stage = x.wait(), first = plain_operand(stage);
+    wgmma_begin();
+    wgmma_bytes<2 * kN>(c, a, whole_plain_operand(first + p % kEach * (2 * Step::kOperand >> 4)), p > 0);
+    wgmma_commit();
+    wgmma_wait<1>();
+  }
+  load_next();
+  wgmma_wait<0>();
+  take_sums(c);
+  float values[kN / 2];  // [four tokens][row]
+  [[maybe_unused]] const uint32_t begins = stage + Step::kBegins - Step::kFirst + 8 * i;
+  DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) {
+    if constexpr (!kHasMins) {
+      const uint2 begin = load_shared_u32x2(begins + 32 * (k / 2));
+      c[2 * k] += static_cast<int>(begin.x), c[2 * k + 1] += static_cast<int>(begin.y);
+    }
+    values[k] = static_cast<float>(joined(c[2 * k], c[2 * k + 1]));
+  }
+  if constexpr (kHasMins) {
+    uint32_t a[4];
+    IntegerRow<kType>::mins(row, a);
+    wgmma_begin();
+    wgmma_bytes<2 * kN>(c, a, whole_plain_operand(first + (Step::kSums - Step::kFirst >> 4)), false);
+    wgmma_commit();
+    wgmma_wait<0>();
+    take_sums(c);
+  }
+  const uint32_t units = stage + Step::kUnits - Step::kFirst + 4 * i;
+  DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) {
+    const float unit = __uint_as_float(load_shared_u32(units + 16 * (k / 2)));
+    const float least = kHasMins ? static_cast<float>(joined(c[2 * k], c[2 * k + 1])) : 0.0f;
+    float& to = sums[k / 4 * 4 + k % 2 * 2 + k / 2 % 2];
+    to = fmaf(row[k % 2].value_of(values[k], least), unit, to);
+  }
+  x.release();
+}
+
 constexpr int kProductsBarrier = 1;  // named barrier of the warps that multiply
 
-// Calls work(pair, k) for a thread's pairs of sums of neighbouring columns in a slot [rows of the block, kN +
-// 2]; k: the place of the pair's first among the thread's sums.
-template <int kN, typename Work>
-DSV32_DEVICE void with_own_pairs(float* slot, const Work& work) {
+// Calls work(sum, k) for a thread's sums in a slot [rows of the block, kN + 2]; k: the sum's number.
+template <TensorType kType, int kN, typename Work>
+DSV32_DEVICE void with_own_sums(float* slot, const Work& work) {
   constexpr int kRowSums = kN + 2;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % kHalfWarps;
-  float* own = slot + (warp * kBandTile + lane / 4) * kRowSums + lane % 4 * 2;
-  DSV32_UNROLL for (int k = 0; k < kN / 4; ++k)
-      work(*reinterpret_cast<float2*>(own + k % 2 * 8 * kRowSums + k / 2 * 8), k * 2);
+  float* own = slot + (warp * kBandTile + lane / 4) * kRowSums;
+  DSV32_UNROLL for (int k = 0; k < kN / 2; ++k)
+      work(own[k / 2 % 2 * 8 * kRowSums + k / 4 * 8 + token_of_sum<kType>(lane % 4, k)], k);
 }
 
 // Writes y of the block's rows of an item.
@@ -181,7 +270,7 @@ DSV32_DEVICE void multiply_half(const DecodeRows& rows, const Layout& layout, co
       const StepShare share(layout, part);
       const Half own(layout, share, half);
       StepPlace at = place_tile<kType>(rows, cut, item, warp, own.begin);
-      LaneRow<kType> lane_rows[2];
+      LaneRowOf<kType> lane_rows[2];
       const auto load_rows = [&](const RingWalk& from) {
         barriers->weights.wait_full(from);
         const uint8_t* rows_at[2];
@@ -204,15 +293,13 @@ DSV32_DEVICE void multiply_half(const DecodeRows& rows, const Layout& layout, co
         }
         DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) half_sums[k] += sums[k];
       }
-      if (half == 0)
-        with_own_pairs<kN>(slots, [&](float2& to, int k) { to = {half_sums[k], half_sums[k + 1]}; });
+      if (half == 0) with_own_sums<kType, kN>(slots, [&](float& to, int k) { to = half_sums[k]; });
       sync_at<kThreads>(kProductsBarrier);
       if (half == 1) {
         const float* first = slots;
-        with_own_pairs<kN>(totals, [&](float2& to, int k) {
-          const float2 own_first = *reinterpret_cast<const float2*>(first + (&to.x - totals));
-          const float2 both = {own_first.x + half_sums[k], own_first.y + half_sums[k + 1]};
-          to = part ? float2{to.x + both.x, to.y + both.y} : both;
+        with_own_sums<kType, kN>(totals, [&](float& to, int k) {
+          const float both = first[&to - totals] + half_sums[k];
+          to = part ? to + both : both;
         });
       }
       sync_at<kThreads>(kProductsBarrier);
@@ -311,14 +398,15 @@ bool launch_wide(DecodeRows rows, const Layout& layout, bool is_gated, int n_chu
 // Calls work.operator()<width>(); choose.h lists the widths of each type.
 template <TensorType kType, typename Work>
 void with_width(int width, const Work& work) {
-  if (width == 32) return work.template operator()<32>();
-  if constexpr (widest(kType) >= 64)
-    if (width == 64) return work.template operator()<64>();
-  if constexpr (widest(kType) == 80) {
-    if (width == 40) return work.template operator()<40>();
-    if (width == 48) return work.template operator()<48>();
-    if (width == 80) return work.template operator()<80>();
-  }
+  const auto try_width = [&]<int kN>() {
+    if constexpr (has_width(kType, kN))
+      if (width == kN) return work.template operator()<kN>(), true;
+    return false;
+  };
+  if (try_width.template operator()<32>() || try_width.template operator()<40>() ||
+      try_width.template operator()<48>() || try_width.template operator()<64>() ||
+      try_width.template operator()<80>())
+    return;
   fail(ErrorKind::internal, format("products of %d tokens with %s weights", width, type_name(kType)));
 }
 

@@ -14,15 +14,19 @@ static_assert(kBlockRows == kHalfWarps * kBandTile);
 constexpr int kWeightStages = 3, kLoadWarps = 4;  // load warps: two per half
 
 // x of a step and kN columns: the operands of its products in order, 16 columns each (plain_operand), then
-// the operands of the products with the mins, then the columns' units. With kN > 32 it comes in two parts,
+// the operands of the products with the mins, then the columns' units. Of integers (decode_integers.cuh) an
+// operand has 32 columns and is twice as large: each token has two columns, its high and its low bytes; Q3_K
+// has what the sums of each begin with, behind the units. With kN > 32 it comes in two parts,
 // each half of the pieces.
 template <TensorType kType, int kN>
 struct WideStep {
   using X = Record<kType>;
   static constexpr int kParts = kN > 32 ? 2 : 1, kPartPieces = X::kPieces / kParts;
+  static constexpr int kMinOperands = kType == TensorType::q2_k ? 2 : X::kGroups / 2;
   static constexpr int kOperand = kN * 32, kFirst = kParts == 2 ? X::kPieces * kOperand : 0,
-                       kSums = 2 * X::kPieces * kOperand, kUnits = kSums + X::kGroups / 2 * kOperand,
-                       kBytes = kUnits + 4 * kN, kLast = kBytes - kFirst, kStage = (kLast + 127) / 128 * 128;
+                       kSums = 2 * X::kPieces * kOperand, kUnits = kSums + kMinOperands * kOperand,
+                       kBegins = kUnits + 4 * kN, kBytes = kBegins + (kType == TensorType::q3_k ? 8 * kN : 0),
+                       kLast = kBytes - kFirst, kStage = (kLast + 127) / 128 * 128;
   static_assert(kFirst % 16 == 0 && kLast % 16 == 0);
 
   // Offset in an operand of a word (two values) of column c and lane i. second: the products' second word.

@@ -151,7 +151,14 @@ DSV32_DEVICE void multiply_f16(float* d, const uint32_t (&a)[4], uint32_t b0, ui
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// The same for bf16.
+// The same with 32 unsigned bytes of a row, 32 signed bytes of a column, and sums of 32 bits.
+DSV32_DEVICE void multiply_bytes(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// The same as multiply_f16() for bf16.
 DSV32_DEVICE void multiply_bf16(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -433,6 +440,26 @@ DSV32_DEVICE void wgmma(float* d, uint64_t a, uint64_t b) {
 template <int kN, bool kSideBySide = false>
 DSV32_DEVICE void wgmma(float* d, const uint32_t (&a)[4], uint64_t b, bool adds = true) {
   DSV32_FOR_EACH_WIDTH(DSV32_FORM)
+}
+#undef DSV32_FORM
+// The same for a [64, 32] of unsigned bytes in registers, b [kN, 32] of signed bytes, and sums of 32 bits.
+#define DSV32_INTEGERS_4(o) "+r"(d[o]), "+r"(d[o + 1]), "+r"(d[o + 2]), "+r"(d[o + 3])
+#define DSV32_INTEGERS_8(o) DSV32_INTEGERS_4(o), DSV32_INTEGERS_4(o + 4)
+#define DSV32_INTEGERS_32(o) \
+  DSV32_INTEGERS_8(o), DSV32_INTEGERS_8(o + 8), DSV32_INTEGERS_8(o + 16), DSV32_INTEGERS_8(o + 24)
+#define DSV32_FORM(N, NAMES, A0, A1, A2, A3, B, ADDS, ...)                                               \
+  if constexpr (kN == N)                                                                                 \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADDS ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
+                 "k32.s32.u8.s8 {" NAMES "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p;\n}"   \
+                 : __VA_ARGS__                                                                           \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
+template <int kN>
+DSV32_DEVICE void wgmma_bytes(int* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
+  DSV32_FORM(64, DSV32_NAMES_32, 32, 33, 34, 35, 36, 37, DSV32_INTEGERS_32(0))
+  DSV32_FORM(80, DSV32_NAMES_40, 40, 41, 42, 43, 44, 45, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32))
+  DSV32_FORM(96, DSV32_NAMES_48, 48, 49, 50, 51, 52, 53, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32),
+             DSV32_INTEGERS_8(40))
+  DSV32_FORM(128, DSV32_NAMES_64, 64, 65, 66, 67, 68, 69, DSV32_INTEGERS_32(0), DSV32_INTEGERS_32(32))
 }
 #undef DSV32_FORM
 // The same for a [64, 32] of e4m3 in registers and 64 columns.

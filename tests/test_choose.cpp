@@ -40,6 +40,7 @@ BOOST_AUTO_TEST_CASE(products_of_decode) {
       {iq1_s, 33, 0, kHopper, wide, 33, 64},    {iq1_s, 65, 0, kHopper, wide, 33, 64},
       {iq2_xxs, 33, 0, kHopper, wide, 17, 32},  {iq3_s, 65, 0, kHopper, wide, 22, 32},
       {nvfp4, 20, 0, kHopper, wide, 20, 32},    {q4_k, 1, 5, kHopper, columns, 5, 8},
+      {q2_k, 33, 0, kHopper, wide, 33, 40},     {q3_k, 8, 0, kHopper, rows, 8, 8},
       {q4_k, 1, 16, kGeneric, columns, 16, 16},
   };
   for (const auto& of : table) {
@@ -75,7 +76,7 @@ BOOST_AUTO_TEST_CASE(blocks_of_rows_fit_their_memory) {
 
 // Every number of tokens has a width in which it fits, and no more launches than the widest would need.
 BOOST_AUTO_TEST_CASE(widths_hold_their_tokens) {
-  for (const TensorType type : {TensorType::q2_k, TensorType::q8_0, TensorType::iq4_xs, TensorType::iq1_s,
+  for (const TensorType type : {TensorType::q4_k, TensorType::q8_0, TensorType::iq4_xs, TensorType::iq1_s,
                                 TensorType::iq2_s, TensorType::q4_0, TensorType::mxfp4})
     for (int n = 17; n <= 256; ++n) {
       const DecodeChoice choice = choose_decode(type, n, 0, kHopper);
