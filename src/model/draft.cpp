@@ -60,11 +60,11 @@ void Stage::enter_block() {
                         act_.x.data()));
   backend_.embed({step_, w.embed, act_.h.data()});
   float* joined = act_.q_c.data();
-  for (first_ = 0; take_piece(); first_ += piece_.n_tokens) {
-    const int64_t n = piece_.n_tokens;
-    backend_.rms_norm({h(), dim, w.enorm.data(), args_.norm_eps, joined, n, dim, 2 * dim});
-    backend_.rms_norm({x(), dim, w.hnorm.data(), args_.norm_eps, joined + dim, n, dim, 2 * dim});
-    backend_.matmul({w.eh_proj, joined, 2 * dim, h(), n, piece_.role});
+  for (const Piece& p : pieces()) {
+    const int64_t n = p.tokens.n_tokens;
+    backend_.rms_norm({h(p), dim, w.enorm.data(), args_.norm_eps, joined, n, dim, 2 * dim});
+    backend_.rms_norm({x(p), dim, w.hnorm.data(), args_.norm_eps, joined + dim, n, dim, 2 * dim});
+    backend_.matmul({w.eh_proj, joined, 2 * dim, h(p), n, step_.role});
   }
 }
 

@@ -4,16 +4,16 @@
 namespace dsv32 {
 
 // y = w2 (silu(w1 x) * w3 x) (+ plus);  h += y.  x: x() [n, dim] of the piece; y may be x
-void Stage::mlp(const MlpWeights& w, const float* plus, float* y) {
-  const int64_t n = piece_.n_tokens, n_cols = w.w2.n_cols;
-  backend_.matmul_gated({w.w1, w.w3, x(), act_.up.data(), act_.gate.data(), n, piece_.role, w.scales.data()});
+void Stage::mlp(const Piece& p, const MlpWeights& w, const float* plus, float* y) {
+  const int64_t n = p.tokens.n_tokens, n_cols = w.w2.n_cols;
+  backend_.matmul_gated({w.w1, w.w3, x(p), act_.up.data(), act_.gate.data(), n, step_.role, w.scales.data()});
   if (!is_alone()) {
     gather_columns(act_.gate.data(), act_.all_gate.data(), n, n_cols);
-    backend_.matmul({w.w2, act_.all_gate.data(), n_cols, act_.part.data(), n, piece_.role, plus});
-    return add_parts(act_.part.data());
+    backend_.matmul({w.w2, act_.all_gate.data(), n_cols, act_.part.data(), n, step_.role, plus});
+    return add_parts(p, act_.part.data());
   }
-  backend_.matmul({w.w2, act_.gate.data(), n_cols, y, n, piece_.role, plus, h()});
-  observe("ffn_out", y, args_.dim);
+  backend_.matmul({w.w2, act_.gate.data(), n_cols, y, n, step_.role, plus, h(p)});
+  observe(p, "ffn_out", y, args_.dim);
 }
 
 // Whether the shared expert is computed beside the router and the routed experts: in decode, if all tokens of
@@ -23,8 +23,8 @@ bool Stage::runs_shared_beside() const {
 }
 
 // in: x() [n, dim] after ffn_norm; out: the experts of the piece's tokens, and their weights
-void Stage::route(const ExpertWeights& w) {
-  const int64_t n = piece_.n_tokens, n_activated = args_.n_activated_experts, first = first_ * n_activated;
+void Stage::route(const Piece& p, const ExpertWeights& w) {
+  const int64_t n = p.tokens.n_tokens, n_activated = args_.n_activated_experts, first = p.first * n_activated;
   lap("other");
   RouteExperts op{act_.route_logits.data(),
                   w.bias.data(),
@@ -37,14 +37,14 @@ void Stage::route(const ExpertWeights& w) {
                   args_.route_scale,
                   act_.experts.data() + first,
                   act_.expert_weights.data() + first};
-  op.gate = product(w.gate, x(), act_.route_logits.data());
+  op.gate = product(p, w.gate, x(p), act_.route_logits.data());
   op.scales = w.output_scales.data();
   if (runs_shared_beside())
-    op.beside = {w.shared.w1,      w.shared.w3, x(),         act_.up.data(),
-                 act_.gate.data(), n,           piece_.role, w.shared.scales.data()};
+    op.beside = {w.shared.w1,      w.shared.w3, x(p),       act_.up.data(),
+                 act_.gate.data(), n,           step_.role, w.shared.scales.data()};
   backend_.route_experts(op);
-  observe_ints("experts", act_.experts.data() + first, n_activated);
-  observe("expert_weights", act_.expert_weights.data() + first, n_activated);
+  observe_ints(p, "experts", act_.experts.data() + first, n_activated);
+  observe(p, "expert_weights", act_.expert_weights.data() + first, n_activated);
 }
 
 // out = weighted sum over the chosen experts, for all tokens of the step: each expert is read once
@@ -72,25 +72,26 @@ float* Stage::routed_sum(int64_t first) {
 // x = w2 of the shared expert + the routed experts' sum;  h += x.  For all tokens of the step. In a team the
 // member's part of that, without a sum.
 Matmul Stage::shared_output(const ExpertWeights& w) {
-  Matmul op = product(w.shared.w2, act_.gate.data(), is_alone() ? act_.x.data() : act_.part.data());
-  op.plus = routed_sum(0);
+  const WeightMatrix& w2 = w.shared.w2;
+  float* y = is_alone() ? act_.x.data() : act_.part.data();
+  Matmul op{w2, act_.gate.data(), w2.n_cols, y, step_.n_tokens, step_.role, routed_sum(0)};
   if (is_alone()) op.sum = act_.h.data();
   return op;
 }
 
 // h += the routed experts' sum + the shared expert, for the piece, as far as routed_experts() has not done it
-void Stage::shared_expert(const ExpertWeights& w) {
+void Stage::shared_expert(const Piece& p, const ExpertWeights& w) {
   if (runs_shared_beside()) {
     if (w.place == Place::host) backend_.matmul(shared_output(w));
-    if (!is_alone()) add_parts(act_.part.data());
-    observe("ffn_out", x(), args_.dim);
+    if (!is_alone()) add_parts(p, act_.part.data());
+    observe(p, "ffn_out", x(p), args_.dim);
   } else if (args_.n_shared_experts > 0) {
-    mlp(w.shared, routed_sum(first_), x());
+    mlp(p, w.shared, routed_sum(p.first), x(p));
   } else if (!is_alone()) {
-    add_parts(routed_sum(first_));
+    add_parts(p, routed_sum(p.first));
   } else {
-    observe("ffn_out", out(), args_.dim);
-    backend_.add({out(), h(), piece_.n_tokens * args_.dim});
+    observe(p, "ffn_out", out(p), args_.dim);
+    backend_.add({out(p), h(p), p.tokens.n_tokens * args_.dim});
   }
   lap("experts");
 }

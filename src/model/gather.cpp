@@ -4,11 +4,11 @@
 //   attention by tokens               each member has h of some tokens: its own kv and keys, then its own x
 //   MLP, experts, head                each member some rows of every product
 //
-// A member's part of a product has some rows of the matrix, and all columns. A gather writes a buffer on every
-// member: all_o, all_gate, all_hidden, out or the logits, and with attention by tokens kv, index_k, x or h.
-// Gather requires that two gathers which write the same buffer have another one between them. In a layer that
-// only stores rows, two gathers of kv would follow each other; so there every member has h of all tokens, and
-// no kv is gathered.
+// A member's part of a product has some rows of the matrix, and all columns. A gather writes a buffer on
+// every member: all_o, all_gate, all_hidden, out or the logits, and with attention by tokens kv, index_k, x
+// or h. Gather requires that two gathers which write the same buffer have another one between them. In a
+// layer that only stores rows, two gathers of kv would follow each other; so there every member has h of all
+// tokens, and no kv is gathered.
 #include "model/stage.h"
 
 namespace dsv32 {
@@ -20,9 +20,9 @@ WeightMatrix Stage::own_rows(const WeightMatrix& weight) const {
 }
 
 // The member's heads of a stack, with attention by heads; else all.
-WeightMatrix Stage::own_heads(const WeightMatrix& stack) const {
-  if (share_.division != Division::heads) return stack;
-  return some_mats(stack, member_.begin(stack.n_mats), share_.n_heads);
+WeightMatrix Stage::own_heads(const Piece& p, const WeightMatrix& stack) const {
+  if (p.share.division != Division::heads) return stack;
+  return some_mats(stack, member_.begin(stack.n_mats), p.share.n_heads);
 }
 
 // whole [n_rows, width] = the members' parts [n_rows, share of width], beside each other
@@ -32,10 +32,10 @@ void Stage::gather_columns(const float* part, float* whole, int64_t n_rows, int6
 
 // h += out = the members' parts, of the piece's tokens. If these are all of the step's, together with the
 // norm that follows.
-void Stage::add_parts(const float* part) {
-  pending_ = Gather{member_, {{part, out(), piece_.n_tokens, args_.dim}, {}}, h()};
-  pending_->is_to_owners = share_.is_by_tokens();
-  if (piece_.n_tokens < step_.n_tokens || share_.is_by_tokens()) end_gather({});
+void Stage::add_parts(const Piece& p, const float* part) {
+  pending_ = Gather{member_, {{part, out(p), p.tokens.n_tokens, args_.dim}, {}}, h(p)};
+  pending_->is_to_owners = p.share.is_by_tokens();
+  if (p.tokens.n_tokens < step_.n_tokens || p.share.is_by_tokens()) end_gather({});
 }
 
 // Does what add_parts() has left, and the norm of h. False: nothing was left.
@@ -48,29 +48,29 @@ bool Stage::end_gather(const RmsNorm& norm) {
 }
 
 // y [n, n_rows] = weight @ x(), of the member's tokens.
-Matmul Stage::product_of_owned(const WeightMatrix& weight, float* y) {
-  const int64_t first = share_.first;
-  Matmul op = product(weight, x() + first * weight.n_cols, y + first * weight.n_rows);
-  op.n_tokens = share_.n_tokens;
+Matmul Stage::product_of_owned(const Piece& p, const WeightMatrix& weight, float* y) {
+  const int64_t first = p.share.first;
+  Matmul op = product(p, weight, x(p) + first * weight.n_cols, y + first * weight.n_rows);
+  op.n_tokens = p.share.n_tokens;
   return op;
 }
 
 // A vector [n, width] in which each member has its share of the piece's tokens.
-Gather::Piece Stage::by_tokens(float* values, int64_t width) const {
-  return {values + share_.first * width, values, piece_.n_tokens, width, true};
+Gather::Piece Stage::by_tokens(const Piece& p, float* values, int64_t width) const {
+  return {values + p.share.first * width, values, p.tokens.n_tokens, width, true};
 }
 
 // Makes vectors whole, if each member has them of its tokens alone.
-void Stage::gather_owned(const Gather::Piece& values, const Gather::Piece& others) {
-  if (share_.is_by_tokens()) backend_.gather({member_, {values, others}});
+void Stage::gather_owned(const Piece& p, const Gather::Piece& values, const Gather::Piece& others) {
+  if (p.share.is_by_tokens()) backend_.gather({member_, {values, others}});
 }
 
 // In a buffer every new row has claimed a slot. The tokens that other members attend for select nothing here.
-void Stage::claim_others(const CacheView& cache) {
-  if (!share_.is_by_tokens()) return;
-  const int64_t end = share_.first + share_.n_tokens;
-  claim_slots(some_of(piece_, 0, share_.first), cache);
-  claim_slots(some_of(piece_, end, piece_.n_tokens - end), cache);
+void Stage::claim_others(const Piece& p, const CacheView& cache) {
+  if (!p.share.is_by_tokens()) return;
+  const int64_t end = p.share.first + p.share.n_tokens;
+  claim_slots(some_of(p.tokens, 0, p.share.first), cache);
+  claim_slots(some_of(p.tokens, end, p.tokens.n_tokens - end), cache);
 }
 
 }  // namespace dsv32

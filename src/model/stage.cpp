@@ -177,24 +177,26 @@ bool Stage::run_layer() {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer_)];
   const CacheView cache = cache_.enter(layer_);
   const bool rows_only = leaves_rows_only(layer_);
-  for (first_ = 0; take_piece(); first_ += piece_.n_tokens) {
-    norm(w.attn_norm, "attn_norm");
-    project(w);
-    store(w, cache);
-    if (rows_only) claim_slots(piece_, cache);
+  const std::vector<Piece> pieces = this->pieces();
+  for (const Piece& p : pieces) {
+    norm(p, w.attn_norm, "attn_norm");
+    project(p, w);
+    store(p, w, cache);
+    if (rows_only) claim_slots(p.tokens, cache);
     if (rows_only) continue;
-    attention(w, cache);
-    norm(w.ffn_norm, "ffn_norm");
-    gather_owned(by_tokens(x(), args_.dim));
-    w.is_dense ? mlp(w.mlp, nullptr, out()) : route(w.experts);
+    attention(p, w, cache);
+    norm(p, w.ffn_norm, "ffn_norm");
+    gather_owned(p, by_tokens(p, x(p), args_.dim));
+    w.is_dense ? mlp(p, w.mlp, nullptr, out(p)) : route(p, w.experts);
   }
   if (!is_alone()) cache_.save_rows(cache);
   if (!w.is_dense && !rows_only) routed_experts(w.experts);
-  for (first_ = 0; !rows_only && take_piece(); first_ += piece_.n_tokens) {
-    if (!w.is_dense) shared_expert(w.experts);
+  for (const Piece& p : pieces) {
+    if (rows_only) break;
+    if (!w.is_dense) shared_expert(p, w.experts);
     if (layer_ + 1 == cache_.end_layer() || leaves_rows_only(layer_ + 1))
-      gather_owned(by_tokens(h(), args_.dim));
-    observe("h", h(), args_.dim);
+      gather_owned(p, by_tokens(p, h(p), args_.dim));
+    observe(p, "h", h(p), args_.dim);
   }
   if (++layer_ < cache_.end_layer()) return true;
   if (is_guess_) run_head(weights_.draft.norm, weights_.draft.head);
@@ -202,31 +204,33 @@ bool Stage::run_layer() {
   return false;
 }
 
-// Takes the step's tokens from first_ on, as many as the activations hold. False: none is left.
-bool Stage::take_piece() {
-  if (first_ >= step_.n_tokens) return false;
-  piece_ = some_of(step_, first_, std::min(act_.piece_tokens, step_.n_tokens - first_));
-  take_share();
-  return true;
+// The step's tokens in consecutive parts, each as long as the activations allow.
+std::vector<Stage::Piece> Stage::pieces() const {
+  std::vector<Piece> pieces;
+  for (int64_t first = 0; first < step_.n_tokens; first += pieces.back().tokens.n_tokens) {
+    const int64_t n = std::min(act_.piece_tokens, step_.n_tokens - first);
+    pieces.push_back({some_of(step_, first, n), first, share_of(n)});
+  }
+  return pieces;
 }
 
-// All of the piece's attention, or the member's share of it. Who observes sees all.
-void Stage::take_share() {
-  share_ = {Division::none, 0, piece_.n_tokens, args_.n_heads};
-  if (is_alone() || leaves_rows_only(layer_) || observer_) return;
-  share_.division = choose_division(piece_.role == Role::decode, piece_.n_tokens, member_.n());
-  if (share_.division == Division::heads) share_.n_heads /= member_.n();
-  if (share_.division == Division::tokens)
-    share_.first = member_.begin(piece_.n_tokens),
-    share_.n_tokens = member_.end(piece_.n_tokens) - share_.first;
+// All of a piece's attention, or the member's share of it. Who observes sees all.
+Stage::Share Stage::share_of(int64_t n_tokens) const {
+  Share share{Division::none, 0, n_tokens, args_.n_heads};
+  if (is_alone() || leaves_rows_only(layer_) || observer_) return share;
+  share.division = choose_division(step_.role == Role::decode, n_tokens, member_.n());
+  if (share.division == Division::heads) share.n_heads /= member_.n();
+  if (share.division == Division::tokens)
+    share.first = member_.begin(n_tokens), share.n_tokens = member_.end(n_tokens) - share.first;
+  return share;
 }
 
-void Stage::norm(const Vector& weight, const char* name) {
-  const int64_t first = share_.first * args_.dim;
-  const RmsNorm op{h() + first, args_.dim,       weight.data(), args_.norm_eps,
-                   x() + first, share_.n_tokens, args_.dim};
+void Stage::norm(const Piece& p, const Vector& weight, const char* name) {
+  const int64_t first = p.share.first * args_.dim;
+  const RmsNorm op{h(p) + first, args_.dim,        weight.data(), args_.norm_eps,
+                   x(p) + first, p.share.n_tokens, args_.dim};
   if (!end_gather(op)) backend_.rms_norm(op);
-  observe(name, x(), args_.dim);
+  observe(p, name, x(p), args_.dim);
 }
 
 // logits = head RMSNorm(h), of the last n_logits_ tokens. The block for drafts needs RMSNorm(h) of all
@@ -250,8 +254,8 @@ Stage::BufferTally Stage::buffer_tally() const {
 }
 
 // y = weight @ x for the piece's tokens; x and y are dense.
-Matmul Stage::product(const WeightMatrix& weight, const float* x, float* y) const {
-  return {weight, x, weight.n_cols, y, piece_.n_tokens, piece_.role};
+Matmul Stage::product(const Piece& p, const WeightMatrix& weight, const float* x, float* y) const {
+  return {weight, x, weight.n_cols, y, p.tokens.n_tokens, step_.role};
 }
 
 bool Stage::is_observed(const char* name) const {
@@ -265,18 +269,18 @@ void Stage::lap(const char* name) {
   laps_->push_back(name);
 }
 
-void Stage::observe(const char* name, const float* values, int64_t width) {
+void Stage::observe(const Piece& p, const char* name, const float* values, int64_t width) {
   if (!is_observed(name)) return;
-  Observation seen{name, layer_, piece_.n_tokens, width, {}, {}};
-  seen.values.resize(static_cast<size_t>(piece_.n_tokens * width));
+  Observation seen{name, layer_, p.tokens.n_tokens, width, {}, {}};
+  seen.values.resize(static_cast<size_t>(p.tokens.n_tokens * width));
   backend_.download(seen.values.data(), values, seen.values.size() * sizeof(float));
   observer_(seen);
 }
 
-void Stage::observe_ints(const char* name, int32_t* ints, int64_t width) {
+void Stage::observe_ints(const Piece& p, const char* name, int32_t* ints, int64_t width) {
   if (!is_observed(name)) return;
-  Observation seen{name, layer_, piece_.n_tokens, width, {}, {}, ints};
-  seen.ints.resize(static_cast<size_t>(piece_.n_tokens * width));
+  Observation seen{name, layer_, p.tokens.n_tokens, width, {}, {}, ints};
+  seen.ints.resize(static_cast<size_t>(p.tokens.n_tokens * width));
   backend_.download(seen.ints.data(), ints, seen.ints.size() * sizeof(int32_t));
   observer_(seen);
 }

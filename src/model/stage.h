@@ -246,6 +246,19 @@ class Stage {
   }
 
  private:
+  // What the member does of a piece's attention: some of its tokens, from index `first` on, and some heads.
+  struct Share {
+    Division division = Division::none;
+    int64_t first = 0, n_tokens = 0, n_heads = 0;
+    bool is_by_tokens() const { return division == Division::tokens; }
+  };
+  // Tokens of the step that are worked on at a time: `tokens` from index `first` on.
+  struct Piece {
+    StepTokens tokens;
+    int64_t first = 0;
+    Share share;
+  };
+
   bool is_first() const { return cache_.first_layer() == 0; }
   bool is_last() const { return cache_.end_layer() == args_.n_all_layers(); }
   bool has_block() const { return is_last() && args_.n_draft_layers > 0; }
@@ -258,46 +271,46 @@ class Stage {
   bool run_layer();
   bool leaves_rows_only(int64_t layer) const;
   void run_head(const Vector& norm, const WeightMatrix& head);
-  bool take_piece();
-  void take_share();
-  void norm(const Vector& weight, const char* name);
+  std::vector<Piece> pieces() const;
+  Share share_of(int64_t n_tokens) const;
+  void norm(const Piece& p, const Vector& weight, const char* name);
 
   // gather.cpp
-  Matmul product_of_owned(const WeightMatrix& weight, float* y);
-  Gather::Piece by_tokens(float* values, int64_t width) const;
-  void gather_owned(const Gather::Piece& values, const Gather::Piece& others = {});
+  Matmul product_of_owned(const Piece& p, const WeightMatrix& weight, float* y);
+  Gather::Piece by_tokens(const Piece& p, float* values, int64_t width) const;
+  void gather_owned(const Piece& p, const Gather::Piece& values, const Gather::Piece& others = {});
   bool is_alone() const { return member_.is_alone(); }
   WeightMatrix own_rows(const WeightMatrix& weight) const;
-  WeightMatrix own_heads(const WeightMatrix& stack) const;
+  WeightMatrix own_heads(const Piece& p, const WeightMatrix& stack) const;
   void gather_columns(const float* part, float* whole, int64_t n_rows, int64_t width);
-  void add_parts(const float* part);
+  void add_parts(const Piece& p, const float* part);
   bool end_gather(const RmsNorm& norm);
 
   // attention.cpp
-  void project(const LayerWeights& w);
-  void store(const LayerWeights& w, const CacheView& cache);
-  void attention(const LayerWeights& w, const CacheView& cache);
+  void project(const Piece& p, const LayerWeights& w);
+  void store(const Piece& p, const LayerWeights& w, const CacheView& cache);
+  void attention(const Piece& p, const LayerWeights& w, const CacheView& cache);
   int64_t topk() const;
   bool is_scored() const;
   bool has_index_queries() const { return args_.has_indexer() && is_scored(); }
-  MatmulHeads absorb(const LayerWeights& w) const;
-  void output(const LayerWeights& w);
-  bool absorbs_early(const CacheView& cache) const;
-  void queries(const LayerWeights& w, const CacheView& cache);
-  std::vector<StepTokens> slices(const CacheView& cache) const;
+  MatmulHeads absorb(const Piece& p, const LayerWeights& w) const;
+  void output(const Piece& p, const LayerWeights& w);
+  bool absorbs_early(const Piece& p, const CacheView& cache) const;
+  void queries(const Piece& p, const LayerWeights& w, const CacheView& cache);
+  std::vector<StepTokens> slices(const Piece& p, const CacheView& cache) const;
   bool has_spans() const { return args_.selector() == Selector::quest && is_scored(); }
-  int64_t scores_stride() const { return has_spans() ? act_.n_spans : piece_.max_pos + 1; }
-  void score_positions(const StepTokens& some, const CacheView& cache);
-  void select_positions(const StepTokens& slice, const CacheView& cache);
-  void find_rows(const StepTokens& slice, const CacheView& cache);
-  void attend_selected(const LayerWeights& w, const CacheView& cache);
+  int64_t scores_stride() const { return has_spans() ? act_.n_spans : step_.max_pos + 1; }
+  void score_positions(const Piece& p, const StepTokens& some, const CacheView& cache);
+  void select_positions(const Piece& p, const StepTokens& slice, const CacheView& cache);
+  void find_rows(const Piece& p, const StepTokens& slice, const CacheView& cache);
+  void attend_selected(const Piece& p, const LayerWeights& w, const CacheView& cache);
 
   // draft.cpp
   std::vector<int32_t> hidden_rows(const Step& step) const;
   int32_t kept_row(const CachedSequence& sequence) const;
   void enter_block();
   void claim_slots(const StepTokens& some, const CacheView& cache);
-  void claim_others(const CacheView& cache);
+  void claim_others(const Piece& p, const CacheView& cache);
   struct Kept {
     int64_t share;
     int32_t row;
@@ -306,24 +319,24 @@ class Stage {
   void keep_last();
 
   // feed_forward.cpp
-  void mlp(const MlpWeights& w, const float* plus, float* y);
+  void mlp(const Piece& p, const MlpWeights& w, const float* plus, float* y);
   bool runs_shared_beside() const;
   float* routed_sum(int64_t first);
   Matmul shared_output(const ExpertWeights& w);
-  void route(const ExpertWeights& w);
+  void route(const Piece& p, const ExpertWeights& w);
   void routed_experts(const ExpertWeights& w);
-  void shared_expert(const ExpertWeights& w);
+  void shared_expert(const Piece& p, const ExpertWeights& w);
   RunExperts experts_op(const ExpertStacks& stacks);
   void announce_host_experts();
   const ExpertStacks* host_experts_after(int64_t layer) const;
 
-  // The share's part of each: [n_tokens, dim].
-  float* h() { return act_.h.data() + first_ * args_.dim; }
-  float* x() { return act_.x.data() + first_ * args_.dim; }
-  float* out() { return act_.out() + first_ * args_.dim; }
-  Matmul product(const WeightMatrix& weight, const float* x, float* y) const;
-  void observe(const char* name, const float* values, int64_t width);
-  void observe_ints(const char* name, int32_t* ints, int64_t width);
+  // The piece's part of each: [n_tokens, dim].
+  float* h(const Piece& p) { return act_.h.data() + p.first * args_.dim; }
+  float* x(const Piece& p) { return act_.x.data() + p.first * args_.dim; }
+  float* out(const Piece& p) { return act_.out() + p.first * args_.dim; }
+  Matmul product(const Piece& p, const WeightMatrix& weight, const float* x, float* y) const;
+  void observe(const Piece& p, const char* name, const float* values, int64_t width);
+  void observe_ints(const Piece& p, const char* name, int32_t* ints, int64_t width);
   bool is_observed(const char* name) const;
   void lap(const char* name);
 
@@ -333,22 +346,14 @@ class Stage {
   const Weights& weights_;
   StageCache& cache_;
   Activations act_;
-  Buffer<float> frequencies_;    // [qk_rope_head_dim / 2]
-  Buffer<float> decode_logits_;  // [max_seqs, vocab_size]; never moves, since recordings hold its address
-  Buffer<float> prompt_logits_;  // [most logits of a prefill step so far, vocab_size]
-  float* logits_ = nullptr;      // of the last step, in one of these two
-  Buffer<float> logit_part_;     // in a team the member's share of them
-  int64_t n_logits_ = 0;         // of the current step
-  StepTokens step_;              // the current step's tokens, on the device
-  bool is_guess_ = false;        // it is a guessing step
-  StepTokens piece_;             // the tokens of step_ that are worked on
-  int64_t first_ = 0;            // index in the step of the first token of `share_`
-  // What the member does of the piece's attention: some of its tokens, from index `first` on, and some heads.
-  struct Share {
-    Division division = Division::none;
-    int64_t first = 0, n_tokens = 0, n_heads = 0;
-    bool is_by_tokens() const { return division == Division::tokens; }
-  } share_;
+  Buffer<float> frequencies_;      // [qk_rope_head_dim / 2]
+  Buffer<float> decode_logits_;    // [max_seqs, vocab_size]; never moves, since recordings hold its address
+  Buffer<float> prompt_logits_;    // [most logits of a prefill step so far, vocab_size]
+  float* logits_ = nullptr;        // of the last step, in one of these two
+  Buffer<float> logit_part_;       // in a team the member's share of them
+  int64_t n_logits_ = 0;           // of the current step
+  StepTokens step_;                // the current step's tokens, on the device
+  bool is_guess_ = false;          // it is a guessing step
   std::optional<Gather> pending_;  // add_parts() of a step in one piece, until the norm of h
   Buffer<uint8_t> expert_window_;
   uint64_t n_link_bytes_ = 0;  // the part of expert_window_ that the link uses in decode
