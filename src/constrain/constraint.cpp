@@ -17,8 +17,7 @@
 namespace dsv32 {
 namespace {
 
-constexpr size_t kLargeSubtree = 16;  // nodes, from which on it is asked whether it need be walked
-constexpr size_t kMostMasks = 128;    // that are kept, of states and of terms each
+constexpr size_t kMostMasks = 128;  // that are kept, of states and of strings each
 
 void add(TokenTrie::Words& words, const TokenTrie::Words& more) {
   for (size_t i = 0; i < words.size(); ++i) words[i] |= more[i];
@@ -32,58 +31,66 @@ void clear(std::span<uint32_t> words, int32_t id) {
 class Grammar {
  public:
   using Words = TokenTrie::Words;
+  using State = Automaton::State;
 
-  Grammar(std::string_view text, const Work& work) try : work_(work), automaton_(work_) {
+  Grammar(std::string_view text, const Work& work) try : work_(work), terms_(work_), automaton_(terms_) {
     const Json spec = parse_bounded_json(text, "the constraint");
     has_marks_ = spec.contains("tools");
-    root_ =
-        has_marks_ ? tools_node(automaton_, spec) : SchemaReader(automaton_, spec.at("schema")).document();
-    if (!automaton_.prune(root_)) fail(ErrorKind::usage, "the schema accepts no document");
+    const Terms::Id root =
+        has_marks_ ? tools_term(terms_, spec) : SchemaReader(terms_, spec.at("schema")).document();
+    terms_.prune();
+    begin_ = terms_.joined({root});
+    if (begin_.empty()) fail(ErrorKind::usage, "the schema accepts no document");
     work_.end();
   } catch (const Json::exception&) {
     fail(ErrorKind::usage, "the constraint is none, expected an object with schema, or tools");
   }
 
-  Automaton& automaton() { return automaton_; }
   int64_t n_bytes() const {
-    const size_t n_masks = masks_.size() + others_masks_.size() + term_masks_.size();
+    const size_t n_masks = masks_.size() + others_masks_.size() + string_masks_.size();
     const size_t n_words = trie_ ? trie_->n_words() : 0;
-    return work_.n_bytes() + automaton_.n_state_bytes() +
+    return work_.n_bytes() + automaton_.n_bytes() +
            static_cast<int64_t>(n_masks * n_words * sizeof(uint32_t));
   }
-  std::vector<Automaton::CellId> begin() { return automaton_.begin(root_); }
+  const State& begin() const { return begin_; }
+  bool may_end(const State& state) const { return automaton_.may_end(state); }
+  State after(const State& state, std::string_view bytes) { return automaton_.after(state, bytes); }
 
   // Before a walk: forgets states when they are too many, and the masks of another vocabulary.
   void tidy(const TokenTrie* trie) {
     const bool is_full = automaton_.is_full();
-    if (trie != trie_) term_masks_.clear();
+    if (trie != trie_) string_masks_.clear();
     if (trie != trie_ || is_full) masks_.clear(), others_masks_.clear();
-    if (is_full) automaton_.forget_states();
+    if (is_full) automaton_.forget();
     trie_ = trie;
   }
 
-  const Words& mask(const TokenTrie& trie, const std::vector<Automaton::CellId>& places) {
-    const Automaton::StateId state = automaton_.state_of(places);
-    const auto known = masks_.find(state);
-    if (known != masks_.end()) return known->second;
-    if (masks_.size() >= kMostMasks) masks_.clear();
-    Words words = find_mask(trie, state);
-    return masks_[state] = std::move(words);
+  const Words& mask(const TokenTrie& trie, const State& state) {
+    return kept(masks_, automaton_.id_of(state), [&] { return find_mask(trie, state); });
   }
 
  private:
-  Words find_mask(const TokenTrie& trie, Automaton::StateId state) {
+  template <typename Find>
+  const Words& kept(std::unordered_map<int32_t, Words>& masks, int32_t id, const Find& find) {
+    const auto known = masks.find(id);
+    if (known != masks.end()) return known->second;
+    if (masks.size() >= kMostMasks) masks.clear();
+    Words words = find();
+    return masks[id] = std::move(words);
+  }
+
+  Words find_mask(const TokenTrie& trie, const State& state) {
     Words words = others_mask(trie, state);
-    std::vector<Automaton::CellId> not_texts;
-    for (const Automaton::CellId place : std::vector(automaton_.places(state)))
-      if (automaton_.quoted_text_at(place) < 0)
-        not_texts.push_back(place);
+    State not_in_strings;
+    for (const Terms::Id term : state)
+      if (const std::optional<Terms::Id> string = terms_.string_at(term))
+        add(words, string_mask(trie, *string));
       else
-        add(words, text_mask(trie, place));
-    if (!not_texts.empty()) walk(trie.plain(), trie, automaton_.state_of(not_texts), words);
+        not_in_strings.push_back(term);
+    if (!not_in_strings.empty()) walk(trie.plain(), trie, not_in_strings, words);
     for (const int32_t id : trie.marks())
       if (!has_marks_ || trie.bytes_of(id) != "｜DSML｜") clear(words, id);
-    if (automaton_.may_end(state))
+    if (may_end(state))
       for (const int32_t id : trie.ends()) TokenTrie::set(words, id);
     if (std::ranges::count(words, 0u) == std::ssize(words))
       fail(ErrorKind::internal, "the answer has come to where the schema has no way on");
@@ -91,61 +98,59 @@ class Grammar {
   }
 
   // The tokens that are not plain. Lengths beyond what such a token can reach make no difference to them, so
-  // the masks of a text that bounds its length are nearly all the same.
-  Words others_mask(const TokenTrie& trie, Automaton::StateId state) {
-    std::vector<Automaton::CellId> places = automaton_.places(state);
-    for (Automaton::CellId& place : places) place = automaton_.with_length_to(place, trie.n_most_in_string());
-    std::ranges::sort(places);
-    const Automaton::StateId alike = automaton_.state_of(places);
-    const auto known = others_masks_.find(alike);
-    if (known != others_masks_.end()) return known->second;
-    if (others_masks_.size() >= kMostMasks) others_masks_.clear();
-    Words words(trie.n_words());
-    walk(trie.others(), trie, alike, words);
-    return others_masks_[alike] = std::move(words);
+  // the masks of a string that bounds its length are nearly all the same.
+  const Words& others_mask(const TokenTrie& trie, const State& state) {
+    const int64_t n = trie.n_most_in_string();
+    State alike;
+    for (const Terms::Id term : state) {
+      const std::optional<Terms::Id> string = terms_.string_at(term);
+      const std::optional<Terms::Length> length = string ? terms_.length(*string) : std::nullopt;
+      alike.push_back(!length
+                          ? term
+                          : terms_.with_string(
+                                term, terms_.of_length({std::min(length->least, n + 1),
+                                                        length->most > n ? Terms::kNoLimit : length->most})));
+    }
+    alike = terms_.joined(std::move(alike));
+    return kept(others_masks_, automaton_.id_of(alike), [&] {
+      Words words(trie.n_words());
+      walk(trie.others(), trie, alike, words);
+      return words;
+    });
   }
 
-  // The plain tokens that a text in a JSON string takes.
-  const Words& text_mask(const TokenTrie& trie, Automaton::CellId place) {
-    const Terms::Id term = automaton_.quoted_text_at(place);
-    if (const std::optional<Terms::Length> length = automaton_.terms().length(term))
+  // The plain tokens that a string in JSON takes.
+  const Words& string_mask(const TokenTrie& trie, Terms::Id string) {
+    if (const std::optional<Terms::Length> length = terms_.length(string))
       return trie.plain_up_to(length->most);
-    const auto known = term_masks_.find(term);
-    if (known != term_masks_.end()) return known->second;
-    if (term_masks_.size() >= kMostMasks) term_masks_.clear();
-    Words words(trie.n_words());
-    walk(trie.plain(), trie, automaton_.state_of({automaton_.alone(place)}), words);
-    return term_masks_[term] = std::move(words);
+    return kept(string_masks_, string, [&] {
+      Words words(trie.n_words());
+      walk(trie.plain(), trie, {terms_.alone(string)}, words);
+      return words;
+    });
   }
 
-  // Adds the tokens of a tree that the automaton takes from `start`. Below a node whose characters are
-  // harmless to the state, these are all.
-  void walk(const TokenTrie::Tree& tree, const TokenTrie& trie, Automaton::StateId start, Words& words) {
+  // Adds the tokens of a tree that the automaton takes from `start`.
+  void walk(const TokenTrie::Tree& tree, const TokenTrie& trie, const State& start, Words& words) {
     std::vector<Automaton::StateId> at(trie.n_most_bytes() + 1);  // by depth
-    at[0] = start;
-    for (size_t i = 0; i < tree.nodes.size();) {
-      const TokenTrie::Node& node = tree.nodes[i];
+    at[0] = automaton_.id_of(start);
+    for (size_t i = 0; i < tree.size();) {
+      const TokenTrie::Node& node = tree[i];
       const Automaton::StateId state = automaton_.step(at[node.depth - 1u], node.byte);
       at[node.depth] = state;
-      const auto next = static_cast<size_t>(node.next);
-      const bool is_large = next - i >= kLargeSubtree && node.below != 0;
-      if (state >= 0 && is_large && (node.below & ~automaton_.harmless(state)) == 0) {
-        for (const int32_t id : tree.tokens_from(node)) TokenTrie::set(words, id);
-        i = next;
-        continue;
-      }
       if (state >= 0 && node.token >= 0) TokenTrie::set(words, node.token);
-      i = state >= 0 ? i + 1 : next;
+      i = state >= 0 ? i + 1 : static_cast<size_t>(node.next);
     }
   }
 
   Work work_;
+  Terms terms_;
   Automaton automaton_;
-  Automaton::NodeId root_ = -1;
+  State begin_;
   bool has_marks_ = false;  // the mark of calls may come, which may be a special token
   const TokenTrie* trie_ = nullptr;
-  std::unordered_map<Automaton::StateId, Words> masks_, others_masks_;
-  std::unordered_map<Terms::Id, Words> term_masks_;
+  std::unordered_map<int32_t, Words> masks_, others_masks_;  // by ids of states
+  std::unordered_map<int32_t, Words> string_masks_;          // by strings
 };
 
 std::shared_ptr<Grammar> compile_constraint(std::string_view text, const std::atomic<bool>* is_stopped) {
@@ -159,11 +164,11 @@ void check_constraint(std::string_view text) try {
 }
 
 Constraint::Constraint(std::shared_ptr<Grammar> grammar, std::shared_ptr<const TokenTrie> trie)
-    : grammar_(std::move(grammar)), trie_(std::move(trie)), places_(grammar_->begin()) {}
+    : grammar_(std::move(grammar)), trie_(std::move(trie)), state_(grammar_->begin()) {}
 
 void Constraint::write_mask(std::span<uint32_t> words) {
   grammar_->tidy(trie_.get());
-  const std::vector<uint32_t>& mask = grammar_->mask(*trie_, places_);
+  const std::vector<uint32_t>& mask = grammar_->mask(*trie_, state_);
   if (words.size() < mask.size())
     fail(ErrorKind::internal, format("a mask of %zu words has room for %zu", mask.size(), words.size()));
   std::fill(std::ranges::copy(mask, words.begin()).out, words.end(), 0);
@@ -182,14 +187,13 @@ void Constraint::push(int32_t id) {
 
 bool Constraint::take(std::string_view bytes) {
   grammar_->tidy(trie_.get());
-  Automaton& automaton = grammar_->automaton();
-  Automaton::StateId state = automaton.state_of(places_);
-  for (size_t i = 0; i < bytes.size() && state >= 0; ++i)
-    state = automaton.step(state, static_cast<uint8_t>(bytes[i]));
-  if (state < 0) return false;
-  places_ = automaton.places(state);
+  std::vector<int32_t> after = grammar_->after(state_, bytes);
+  if (after.empty()) return false;
+  state_ = std::move(after);
   return true;
 }
+
+bool Constraint::is_complete() const { return grammar_->may_end(state_); }
 
 // Compiles one constraint after the other, so that only one takes its memory at a time.
 class Constraints::Compiler : public Offload {
@@ -284,7 +288,5 @@ void Constraints::write(std::span<WantedMask> masks) {
   });
   drop_old();
 }
-
-bool Constraint::is_complete() const { return places_.front() == Automaton::kEnd; }
 
 }  // namespace dsv32

@@ -63,7 +63,7 @@ class Constraint {
  private:
   std::shared_ptr<Grammar> grammar_;
   std::shared_ptr<const TokenTrie> trie_;
-  std::vector<int32_t> places_;  // in the grammar, with what must follow
+  std::vector<int32_t> state_;  // of the grammar's automaton
 };
 
 // The mask of one answer's next token.

@@ -1,6 +1,6 @@
-// x >= a of decimal numbers is decided by their digits: more digits before the point, or as many and the
+// |x| >= |a| of decimal numbers is decided by their digits: more digits before the point, or as many and the
 // first that differs is larger, or all the same and then the fraction by its digits. Each of these cases is a
-// term.
+// term, and x <= b is what is not beyond b.
 #include "constrain/numbers.h"
 
 #include <algorithm>
@@ -60,15 +60,19 @@ class NumberTerms {
                         has_bound ? Terms::kEmpty : t_.optional(exponent)});
   }
 
+  // Bounds of numbers as number() writes them. Those at most b are all but those beyond it, and but -0, as
+  // zero is written without a sign there.
   Id at_least(const NumberBound& bound) {
     const Decimal a = decimal_of(bound.number);
-    if (!a.is_negative) return beyond(a, true, bound.is_exclusive);
-    return t_.either({positive(), t_.sequence(t_.literal("-"), beyond(a, false, bound.is_exclusive))});
+    if (!a.is_negative) return beyond(a, bound.is_exclusive);
+    return t_.other_than(t_.sequence(t_.literal("-"), beyond(a, !bound.is_exclusive)));
   }
   Id at_most(const NumberBound& bound) {
     const Decimal b = decimal_of(bound.number);
-    if (b.is_negative) return t_.sequence(t_.literal("-"), beyond(b, true, bound.is_exclusive));
-    return t_.either({negative(), beyond(b, false, bound.is_exclusive)});
+    if (b.is_negative) return t_.sequence(t_.literal("-"), beyond(b, bound.is_exclusive));
+    const Id zeros = t_.repeat(digit('0', '0'), 0, Terms::kNoLimit);
+    const Id minus_zero = t_.sequence(t_.literal("-0"), t_.optional(t_.sequence(t_.literal("."), zeros)));
+    return t_.other_than(t_.either({beyond(b, !bound.is_exclusive), minus_zero}));
   }
 
  private:
@@ -76,69 +80,33 @@ class NumberTerms {
     if (first > last) return Terms::kNothing;
     return t_.character({{static_cast<uint32_t>(first), static_cast<uint32_t>(last)}});
   }
-  Id digits(int64_t least, int64_t most) {
-    return most < least ? Terms::kNothing : t_.repeat(digit('0', '9'), least, most);
-  }
-  Id any_digits() { return t_.repeat(digit('0', '9'), 0, Terms::kNoLimit); }
-  Id any_fraction() { return t_.optional(t_.sequence({t_.literal("."), digit('0', '9'), any_digits()})); }
-  Id positive() { return t_.sequence({digit('0', '9'), any_digits(), any_fraction()}); }
-  // Zero is written without a sign.
-  Id negative() {
-    const Id some = digit('1', '9'), point = t_.literal(".");
-    const Id below_one = t_.sequence({t_.literal("0"), point, any_digits(), some, any_digits()});
-    return t_.sequence(t_.literal("-"),
-                       t_.either({below_one, t_.sequence({some, any_digits(), any_fraction()})}));
+  Id digits(int64_t least, int64_t most) { return t_.repeat(digit('0', '9'), least, most); }
+  Id any_digits() { return digits(0, Terms::kNoLimit); }
+  Id any_fraction() { return t_.optional(t_.sequence(t_.literal("."), any_digits())); }
+
+  // |x| >= |a|, without its sign; exclusive: not equal.
+  Id beyond(const Decimal& a, bool is_exclusive) {
+    const auto n = std::ssize(a.whole);
+    return t_.either({t_.sequence({digit('1', '9'), digits(n, n), any_digits(), any_fraction()}),
+                      t_.sequence(larger(a.whole, true), any_fraction()),
+                      t_.sequence(t_.literal(a.whole), fraction(a.fraction, is_exclusive))});
   }
 
-  // Digits as many as in `text` that are larger (smaller) than these at the first place that differs.
-  // `least`: the smallest first digit.
-  Id differing(const std::string& text, bool is_larger, char least, Id behind) {
+  // The fractions, with their point, that are at least f.
+  Id fraction(const std::string& f, bool is_exclusive) {
+    if (f.empty() && !is_exclusive) return any_fraction();
+    const Id more = t_.sequence({any_digits(), digit('1', '9'), any_digits()});
+    const Id behind = t_.sequence(t_.literal(f), is_exclusive ? more : any_digits());
+    return t_.sequence(t_.literal("."), t_.either({behind, t_.sequence(larger(f, false), any_digits())}));
+  }
+
+  // Digits that are larger than these at the first place that differs; then as many as in `text`, or none.
+  Id larger(const std::string& text, bool are_as_many) {
     std::vector<Id> cases;
     for (size_t i = 0; i < text.size(); ++i) {
-      const char lowest = i == 0 ? least : '0';
-      const Id other = is_larger ? digit(static_cast<char>(text[i] + 1), '9')
-                                 : digit(lowest, static_cast<char>(text[i] - 1));
-      const auto n_left = std::ssize(text) - static_cast<int64_t>(i) - 1;
-      cases.push_back(t_.sequence({t_.literal(text.substr(0, i)), other, digits(n_left, n_left), behind}));
-    }
-    return t_.either(cases);
-  }
-
-  // |x| >= a or |x| <= a, without its sign; exclusive: not equal.
-  Id beyond(const Decimal& a, bool is_larger, bool is_exclusive) {
-    const auto n = std::ssize(a.whole);
-    const Id first = digit('1', '9');
-    std::vector<Id> cases{differing(a.whole, is_larger, n > 1 ? '1' : '0', any_fraction()),
-                          t_.sequence(t_.literal(a.whole), fraction(a.fraction, is_larger, is_exclusive))};
-    if (is_larger)
-      cases.push_back(t_.sequence({first, digits(n, n), any_digits(), any_fraction()}));
-    else if (n > 1)
-      cases.push_back(
-          t_.sequence(t_.either({t_.literal("0"), t_.sequence(first, digits(0, n - 2))}), any_fraction()));
-    return t_.either(cases);
-  }
-
-  // The fractions, with their point, that are at least (at most) f.
-  Id fraction(const std::string& f, bool is_larger, bool is_exclusive) {
-    const Id point = t_.literal("."), zeros = t_.repeat(t_.literal("0"), 0, Terms::kNoLimit);
-    const Id more = t_.sequence({zeros, digit('1', '9'), any_digits()});  // digits that are not all zero
-    const Id differs = f.empty() ? Terms::kNothing : differing_fraction(f, is_larger);
-    std::vector<Id> behind{differs};  // the point
-    if (!f.empty()) behind.push_back(t_.sequence(t_.literal(f), is_larger ? more : Terms::kNothing));
-    if (!f.empty() && !is_exclusive) behind.push_back(t_.sequence(t_.literal(f), zeros));
-    if (f.empty() && is_larger) behind.push_back(more);
-    if (f.empty() && !is_exclusive) behind.push_back(t_.sequence(t_.literal("0"), zeros));
-    if (!f.empty() && !is_larger)  // what ends before f does is smaller
-      for (size_t i = 1; i < f.size(); ++i) behind.push_back(t_.literal(f.substr(0, i)));
-    const bool may_lack = f.empty() ? !is_exclusive : !is_larger;
-    return t_.either({t_.sequence(point, t_.either(behind)), may_lack ? Terms::kEmpty : Terms::kNothing});
-  }
-  Id differing_fraction(const std::string& f, bool is_larger) {
-    std::vector<Id> cases;
-    for (size_t i = 0; i < f.size(); ++i) {
-      const Id other =
-          is_larger ? digit(static_cast<char>(f[i] + 1), '9') : digit('0', static_cast<char>(f[i] - 1));
-      cases.push_back(t_.sequence({t_.literal(f.substr(0, i)), other, any_digits()}));
+      const auto n_left = are_as_many ? std::ssize(text) - static_cast<int64_t>(i) - 1 : 0;
+      cases.push_back(t_.sequence({t_.literal(text.substr(0, i)), digit(static_cast<char>(text[i] + 1), '9'),
+                                   digits(n_left, n_left)}));
     }
     return t_.either(cases);
   }
@@ -161,12 +129,12 @@ std::string without_exponent(const std::string& json) {
          (decimal.fraction.empty() ? "" : "." + decimal.fraction);
 }
 
-Terms::Id number_term(Terms& terms, const NumberKind& kind) {
+Terms::Id number_term(Terms& terms, const NumberBounds& bounds, bool is_integer) {
   NumberTerms of(terms);
-  const bool has_bound = !kind.least.empty() || !kind.most.empty();
-  std::vector<Id> all{of.number(kind.is_integer, kind.most_digits, has_bound)};
-  for (const NumberBound& bound : kind.least) all.push_back(of.at_least(bound));
-  for (const NumberBound& bound : kind.most) all.push_back(of.at_most(bound));
+  const bool has_bound = !bounds.least.empty() || !bounds.most.empty();
+  std::vector<Id> all{of.number(is_integer, bounds.most_digits, has_bound)};
+  for (const NumberBound& bound : bounds.least) all.push_back(of.at_least(bound));
+  for (const NumberBound& bound : bounds.most) all.push_back(of.at_most(bound));
   return terms.both(all);
 }
 

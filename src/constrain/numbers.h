@@ -15,10 +15,7 @@ struct NumberBound {
   bool is_long() const;  // it has more than 20 digits on a side of the point
 };
 
-// Integers have no fraction and no exponent. Other numbers have an exponent of up to two digits; with a bound
-// they have none.
-struct NumberKind {
-  bool is_integer = false;
+struct NumberBounds {
   int64_t most_digits = 20;              // on either side of the point
   std::vector<NumberBound> least, most;  // all of them hold
 };
@@ -26,6 +23,8 @@ struct NumberKind {
 // A number that JSON writes with an exponent, without it; other text as it is.
 std::string without_exponent(const std::string& json);
 
-Terms::Id number_term(Terms& terms, const NumberKind& kind);
+// Integers have no fraction and no exponent. Other numbers have an exponent of up to two digits; with a bound
+// they have none.
+Terms::Id number_term(Terms& terms, const NumberBounds& bounds, bool is_integer);
 
 }  // namespace dsv32

@@ -6,14 +6,14 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "constrain/automaton.h"
 
 namespace dsv32 {
 namespace {
 
 constexpr size_t kMostSchemaBytes = size_t{1} << 20;
 constexpr size_t kMostSchemaDepth = 64;
-constexpr int64_t kMostSpread = 200000;  // schemas looked at for all alternatives together
-constexpr size_t kMostChoices = 100;     // that hold for one value
+constexpr size_t kMostChoices = 100;  // that hold for one value
 
 // Writes whole numbers of at most 20 digits as integers are written: 1.0 is 1, and 1e16 has 17 digits.
 void write_out_integers(Json& value) {
@@ -75,8 +75,13 @@ Json parse_bounded_json(std::string_view text, const std::string& name) {
   }
 }
 
-SchemaReader::SchemaReader(Automaton& automaton, const Json& schema, std::string barred)
-    : automaton_(automaton), root_(schema), barred_(std::move(barred)), at_(&schema) {
+SchemaReader::SchemaReader(Terms& terms, const Json& schema, std::string barred)
+    : terms_(terms),
+      root_(schema),
+      barred_(std::move(barred)),
+      comma_(terms.one_of(std::vector<std::string>{",", ", "})),
+      colon_(terms.one_of(std::vector<std::string>{":", ": "})),
+      at_(&schema) {
   std::string path;
   visit_values(root_, path, [this](const Json& value) {
     places_[&value] = std::ssize(places_);
@@ -96,11 +101,11 @@ auto SchemaReader::named(const Read& read) try {
   refuse(*at_, visible(joined(keywords, ", "), false, 60) + ": " + error.what());
 }
 
-SchemaReader::NodeId SchemaReader::document() {
+Terms::Id SchemaReader::document() {
   return named([&] {
-    const NodeId node = node_of({&root_});
+    const Terms::Id term = term_of({&root_});
     finish();
-    return node;
+    return term;
   });
 }
 
@@ -115,44 +120,48 @@ std::vector<SchemaReader::Property> SchemaReader::read_properties() {
   std::vector<Property> all;
   for (const std::string& name : shapes[0].names()) {
     Property property{name, shapes[0].is_required(name), {}, {}};
-    std::vector<Terms::Id> texts;
-    std::vector<std::string_view> constants;
+    std::vector<Terms::Id> strings;
+    std::vector<std::u32string> constants;
     Shapes others;
     for (Shape& shape : shapes_of(shapes[0].property(name))) {
-      if ((shape.types & kString) && !shape.values)
-        texts.push_back(open_text(shape.string_term(automaton_.terms())));
+      if ((shape.types & kString) && !shape.values) strings.push_back(open_text(shape.string_term(terms_)));
       if (shape.values)
         for (const auto& [meaning, value] : *shape.values)
           if (value->is_string() && (shape.types & kString))
-            constants.push_back(allowed(*value, value->get_ref<const std::string&>()));
+            constants.push_back(characters_of(allowed(*value, value->get_ref<const std::string&>())));
       shape.types &= ~static_cast<unsigned>(kString);
       if (shape.types != 0) others.push_back(std::move(shape));
     }
-    if (!constants.empty()) texts.push_back(automaton_.terms().one_of(std::move(constants)));
-    if (!texts.empty()) property.text = automaton_.terms().either(texts);
-    if (!others.empty()) property.other = shapes_node(others);
+    if (!constants.empty()) strings.push_back(terms_.one_of(std::move(constants)));
+    if (!strings.empty()) property.string = terms_.either(strings);
+    if (!others.empty()) property.other = shapes_term(others);
     all.push_back(std::move(property));
   }
   finish();
   return all;
 }
 
-// Makes what is still missing: the nodes of schemas within others, and the values that they accept.
+// Makes what is still missing: the terms of schemas within others, and the values that they accept, those
+// within other values first.
 void SchemaReader::finish() {
   while (!unread_.empty()) {
     const auto [schemas, placeholder] = std::move(unread_.back());
     unread_.pop_back();
     const Shapes shapes = shapes_of(schemas);
     if (!schemas.empty()) at_ = schemas.front();  // no longer a part of it
-    automaton_.set(placeholder, shapes_node(shapes));
+    terms_.set(placeholder, shapes_term(shapes));
   }
-  for (const Checked& checked : values_) {
+  for (; !values_.empty(); values_.pop_back()) {
+    const Checked& checked = values_.back();
+    Automaton automaton(terms_);
+    const Automaton::State begin = terms_.joined({checked.base});
     std::vector<std::string> texts = texts_of(checked.values);
-    std::erase_if(texts,
-                  [&](const std::string& text) { return !accepts(checked.base, without_exponent(text)); });
-    automaton_.set(checked.placeholder, automaton_.one_of(std::move(texts)));
+    std::erase_if(texts, [&](const std::string& text) {
+      if (automaton.is_full()) automaton.forget();
+      return !automaton.may_end(automaton.after(begin, without_exponent(text)));
+    });
+    terms_.set(checked.placeholder, terms_.one_of(texts));
   }
-  values_.clear();
 }
 
 // A shape's values as they are written.
@@ -160,61 +169,61 @@ std::vector<std::string> SchemaReader::texts_of(const Shape& shape) {
   std::vector<std::string> texts;
   for (const auto& [meaning, value] : *shape.values) {
     if (shape.types & type_of(*value)) texts.push_back(allowed(*value, json_text(*value)));
-    automaton_.work().spend(50 + 2 * std::ssize(meaning));
+    terms_.work().spend(50 + 2 * std::ssize(meaning));
   }
   return texts;
 }
 
-// Values on which nothing else bears are one node together.
-SchemaReader::NodeId SchemaReader::shapes_node(const Shapes& shapes) {
-  std::vector<NodeId> nodes;
+// Values on which nothing else bears are one term together.
+Terms::Id SchemaReader::shapes_term(const Shapes& shapes) {
+  std::vector<Terms::Id> terms;
   std::vector<std::string> texts;
   std::set<std::pair<const Values*, unsigned>> known;
   for (const Shape& shape : shapes) {
     if (!shape.values || !shape.is_free()) {
-      nodes.push_back(shape_node(shape));
+      terms.push_back(shape_term(shape));
     } else if (known.insert({shape.values.get(), shape.types}).second) {
       std::ranges::move(texts_of(shape), std::back_inserter(texts));
     }
   }
-  if (!texts.empty()) nodes.push_back(automaton_.one_of(std::move(texts)));
-  return automaton_.choice(nodes);
+  terms.push_back(terms_.one_of(texts));
+  return terms_.either(std::move(terms));
 }
 
-SchemaReader::NodeId SchemaReader::node_of(Schemas schemas) {
+Terms::Id SchemaReader::term_of(Schemas schemas) {
   std::erase_if(schemas, asks_nothing);
   std::ranges::sort(schemas, {}, [&](const Json* schema) { return places_.at(schema); });
   schemas.erase(std::unique(schemas.begin(), schemas.end()), schemas.end());
-  const auto known = nodes_.find(schemas);
-  if (known != nodes_.end()) return known->second;
-  const NodeId placeholder = automaton_.placeholder();
+  const auto known = terms_of_.find(schemas);
+  if (known != terms_of_.end()) return known->second;
+  const Terms::Id placeholder = terms_.placeholder();
   unread_.emplace_back(schemas, placeholder);
-  return nodes_[std::move(schemas)] = placeholder;
+  return terms_of_[std::move(schemas)] = placeholder;
 }
 
-SchemaReader::NodeId SchemaReader::shape_node(const Shape& shape) {
-  if (shape.values) return values_node(shape);
-  std::vector<NodeId> nodes;
+Terms::Id SchemaReader::shape_term(const Shape& shape) {
+  if (shape.values) return values_term(shape);
+  std::vector<Terms::Id> terms;
   for (const Type type : {kNull, kBoolean, kNumber, kString, kArray, kObject})
-    if (shape.types & type) nodes.push_back(type_node(shape, type));
-  return automaton_.choice(nodes);
+    if (shape.types & type) terms.push_back(type_term(shape, type));
+  return terms_.either(std::move(terms));
 }
 
-SchemaReader::NodeId SchemaReader::type_node(const Shape& shape, Type type) {
+Terms::Id SchemaReader::type_term(const Shape& shape, Type type) {
   switch (type) {
-    case kNull: return automaton_.literal("null");
-    case kBoolean: return automaton_.choice({automaton_.literal("true"), automaton_.literal("false")});
-    case kNumber: return automaton_.bare(explored(shape.number_term(automaton_.terms())));
-    case kString: return automaton_.quoted(explored(open_text(shape.string_term(automaton_.terms()))));
-    case kArray: return array_node(shape);
-    default: return object_node(shape);
+    case kNull: return terms_.literal("null");
+    case kBoolean: return terms_.one_of(std::vector<std::string>{"true", "false"});
+    case kNumber: return terms_.bare(shape.number_term(terms_));
+    case kString: return terms_.quoted(open_text(shape.string_term(terms_)));
+    case kArray: return array_term(shape);
+    default: return object_term(shape);
   }
 }
 
 // Values beside other keywords: those that the other keywords accept. finish() finds them, when the automaton
 // of these keywords is complete.
-SchemaReader::NodeId SchemaReader::values_node(Shape shape) {
-  if (!shape.properties.empty())
+Terms::Id SchemaReader::values_term(Shape shape) {
+  if (!shape.of_properties.empty())
     for (const auto& [meaning, value] : *shape.values)
       if (value->is_structured() && (shape.types & type_of(*value)))
         refuse(*value, "objects and lists as values, beside keywords of their properties, are not supported");
@@ -222,14 +231,13 @@ SchemaReader::NodeId SchemaReader::values_node(Shape shape) {
   values.types = shape.types;
   values.values = std::exchange(shape.values, nullptr);
   shape.number.most_digits = Terms::kNoLimit;
-  const NodeId placeholder = automaton_.placeholder();
-  values_.push_back({placeholder, shape_node(shape), std::move(values)});
+  const Terms::Id placeholder = terms_.placeholder();
+  values_.push_back({placeholder, shape_term(shape), std::move(values)});
   return placeholder;
 }
 
 Terms::Id SchemaReader::open_text(Terms::Id term) {
-  Terms& terms = automaton_.terms();
-  return barred_.empty() ? term : terms.both({term, terms.without(barred_)});
+  return barred_.empty() ? term : terms_.both({term, terms_.without(characters_of(barred_))});
 }
 
 const std::string& SchemaReader::allowed(const Json& place, const std::string& text) const {
@@ -238,67 +246,38 @@ const std::string& SchemaReader::allowed(const Json& place, const std::string& t
   return text;
 }
 
-// Whether it has texts is decided at once, where it can be told which schema asks too much.
-Terms::Id SchemaReader::explored(Terms::Id term) {
-  automaton_.terms().is_possible(term);
-  return term;
+Terms::Id SchemaReader::array_term(const Shape& shape) {
+  std::vector<Terms::Id> items;
+  for (size_t i = 0; i < shape.n_prefix_items(); ++i) items.push_back(term_of(shape.item(i)));
+  const Terms::Id rest = term_of(shape.item(items.size()));
+  return terms_.sequence({terms_.literal("["),
+                          terms_.list(std::move(items), rest, comma_, shape.least_items, shape.most_items),
+                          terms_.literal("]")});
 }
 
-bool SchemaReader::accepts(NodeId node, const std::string& bytes) {
-  const std::vector<Automaton::CellId> places = automaton_.begin(node);
-  if (places.empty()) return false;
-  if (automaton_.is_full()) automaton_.forget_states();
-  Automaton::StateId state = automaton_.state_of(places);
-  for (size_t i = 0; i < bytes.size() && state >= 0; ++i)
-    state = automaton_.step(state, static_cast<uint8_t>(bytes[i]));
-  return state >= 0 && automaton_.may_end(state);
-}
-
-SchemaReader::NodeId SchemaReader::comma() {
-  if (!comma_) comma_ = automaton_.choice({automaton_.literal(","), automaton_.literal(", ")});
-  return *comma_;
-}
-SchemaReader::NodeId SchemaReader::colon() {
-  if (!colon_) colon_ = automaton_.choice({automaton_.literal(":"), automaton_.literal(": ")});
-  return *colon_;
-}
-
-SchemaReader::NodeId SchemaReader::array_node(const Shape& shape) {
-  size_t n_own = 0;
-  for (const ItemSchemas& part : shape.items)
-    n_own = std::max(n_own, part.prefix ? part.prefix->size() : size_t{0});
-  std::vector<NodeId> items;
-  for (size_t i = 0; i < n_own; ++i) items.push_back(node_of(shape.item(i)));
-  return automaton_.sequence(
-      {automaton_.literal("["),
-       automaton_.list(items, node_of(shape.item(n_own)), comma(), shape.least_items, shape.most_items),
-       automaton_.literal("]")});
-}
-
-SchemaReader::NodeId SchemaReader::object_node(const Shape& shape) {
+Terms::Id SchemaReader::object_term(const Shape& shape) {
   const std::vector<std::string> names = shape.names();
-  std::vector<Automaton::Member> members;
+  const int64_t n_looked_at = shape.n_names() + std::ssize(shape.of_properties);
+  std::vector<Terms::Member> members;
   for (const std::string& name : names) {
-    for (const PropertySchemas& part : shape.properties)  // in which it is looked for
-      automaton_.work().spend(static_cast<int64_t>((part.properties ? part.properties->size() : 0) +
-                                                   (part.required ? part.required->size() : 0)) +
-                              1);
-    const NodeId value = node_of(shape.property(name));
-    members.push_back(
-        {automaton_.sequence({automaton_.literal(allowed(*at_, json_text(name))), colon(), value}),
-         shape.is_required(name)});
+    terms_.work().spend(n_looked_at);
+    const Terms::Id value = term_of(shape.property(name));
+    members.push_back({terms_.sequence({terms_.literal(allowed(*at_, json_text(name))), colon_, value}),
+                       shape.is_required(name)});
   }
-  return automaton_.sequence({automaton_.literal("{"),
-                              automaton_.members(members, other_member(shape, names), comma()),
-                              automaton_.literal("}")});
+  return terms_.sequence({terms_.literal("{"), terms_.members(members, other_member(shape, names), comma_),
+                          terms_.literal("}")});
 }
 
-SchemaReader::NodeId SchemaReader::other_member(const Shape& shape, const std::vector<std::string>& names) {
+// Nothing: the object has no others than `names`.
+Terms::Id SchemaReader::other_member(const Shape& shape, const std::vector<std::string>& names) {
   const Schemas schemas = shape.other_properties();
-  if (std::ranges::any_of(schemas, [](const Json* schema) { return *schema == false; })) return -1;
-  Terms& terms = automaton_.terms();
-  const Terms::Id others = terms.other_than(terms.one_of({names.begin(), names.end()}));
-  return automaton_.sequence({automaton_.quoted(open_text(others)), colon(), node_of(schemas)});
+  if (std::ranges::any_of(schemas, [](const Json* schema) { return *schema == false; }))
+    return Terms::kNothing;
+  std::vector<std::u32string> given;
+  for (const std::string& name : names) given.push_back(characters_of(name));
+  const Terms::Id others = terms_.other_than(terms_.one_of(std::move(given)));
+  return terms_.sequence({terms_.quoted(open_text(others)), colon_, term_of(schemas)});
 }
 
 // --- Which schemas hold for a value
@@ -321,8 +300,7 @@ void SchemaReader::spread(std::vector<Open> open, std::vector<Choice> choices, S
     const Json& schema = *now.schema;
     if (std::ranges::find(now.trail, now.schema) != now.trail.end())
       refuse(schema, "it refers to itself without a step into the value");
-    automaton_.work().spend(100 + std::ssize(seen) + std::ssize(now.trail));
-    if (++n_spread_ > kMostSpread) refuse(schema, "its alternatives are too many together");
+    terms_.work().spend(500 + std::ssize(seen) + std::ssize(now.trail));
     if (!seen.insert(now.schema).second || schema == true) continue;
     if (schema == false) return;
     add(shape, schema);
@@ -341,7 +319,7 @@ void SchemaReader::spread(std::vector<Open> open, std::vector<Choice> choices, S
   if (choices.size() > kMostChoices)
     refuse(*choices.back().schemas, "its alternatives are too many together");
   if (choices.empty()) {
-    automaton_.work().spend(static_cast<int64_t>(sizeof shape) + shape.n_parts() * 40);
+    terms_.work().spend(static_cast<int64_t>(sizeof shape) + shape.n_parts() * 40);
     return found.push_back(std::move(shape));
   }
   const Choice choice = std::move(choices.back());
@@ -355,11 +333,11 @@ void SchemaReader::add(Shape& shape, const Json& schema) {
     if (schema.contains(key) && (!schema.at(key).is_array() || schema.at(key).empty()))
       refuse(schema, format("%s is no list of schemas", key));
   at_ = &schema;
-  automaton_.work().spend(20 * std::ssize(schema));
+  terms_.work().spend(20 * std::ssize(schema));
   try {
     if (&schema != &root_ && schema.contains("$id"))
       fail(ErrorKind::usage, "$id is supported at the root alone");
-    shape.add(automaton_.terms(), schema);
+    shape.add(terms_, schema);
   } catch (const Error& error) {
     refuse(schema, error.what());
   }
@@ -374,7 +352,7 @@ const Json* SchemaReader::referred(const Json& reference) const {
   const Json* at = &root_;
   if (text.size() == 1) return at;
   for (const std::string& escaped : split(text.substr(2), '/')) {
-    automaton_.work().spend(50 + std::ssize(*at) / 2);
+    terms_.work().spend(50 + std::ssize(*at) / 2);
     const std::string part = unescaped(escaped);
     const Json* next = nullptr;
     size_t index = 0;

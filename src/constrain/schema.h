@@ -1,6 +1,6 @@
-// A JSON schema (draft 2020-12) as a grammar of the documents that it accepts.
+// A JSON schema (draft 2020-12) as the term of the documents that it accepts.
 //
-// Schemas that hold for the same value are one set, and each set is one node: $ref, allOf and a schema's own
+// Schemas that hold for the same value are one set, and each set is one term: $ref, allOf and a schema's own
 // keywords add to the set, anyOf and oneOf split it into shapes. A oneOf is taken as an anyOf, which it is
 // when no value fits two branches; branches that do not differ visibly are refused.
 //
@@ -16,7 +16,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "constrain/automaton.h"
 #include "constrain/shape.h"
 
 namespace dsv32 {
@@ -26,22 +25,20 @@ Json parse_bounded_json(std::string_view text, const std::string& name);
 
 class SchemaReader {
  public:
-  using NodeId = Automaton::NodeId;
-
-  // Automaton and schema must outlive the reader. No text, name or value may hold `barred`, which is
+  // Terms and schema must outlive the reader. No text, name or value may hold `barred`, which is
   // well-formed: texts and names that the schema leaves open do not, what it gives is refused.
-  SchemaReader(Automaton& automaton, const Json& schema, std::string barred = "");
+  SchemaReader(Terms& terms, const Json& schema, std::string barred = "");
 
-  // The node of a document. Throws Error{usage} with the path of a schema that is refused.
-  NodeId document();
+  // The term of a document. Throws Error{usage} with the path of a schema that is refused.
+  Terms::Id document();
 
   // The properties of documents that are objects, for another notation than JSON's. Throws Error{usage} when
   // the schema is not that of one kind of objects.
   struct Property {
     std::string name;
     bool is_required;
-    std::optional<Terms::Id> text;  // of its strings
-    std::optional<NodeId> other;    // its other values, as JSON
+    std::optional<Terms::Id> string;  // its strings
+    std::optional<Terms::Id> other;   // its other values, as JSON
   };
   std::vector<Property> properties();
 
@@ -58,29 +55,25 @@ class SchemaReader {
     const Json* schemas;
     Schemas trail;
   };
-  // Values of which only those count that another node accepts.
+  // Values of which only those count that another term accepts.
   struct Checked {
-    NodeId placeholder, base;
+    Terms::Id placeholder, base;
     Shape values;
   };
 
   std::vector<Property> read_properties();
-  NodeId node_of(Schemas schemas);
+  Terms::Id term_of(Schemas schemas);
   void finish();
-  NodeId shapes_node(const Shapes& shapes);
-  NodeId shape_node(const Shape& shape);
-  NodeId type_node(const Shape& shape, Type type);
-  NodeId values_node(Shape shape);
-  NodeId array_node(const Shape& shape);
-  NodeId object_node(const Shape& shape);
-  NodeId other_member(const Shape& shape, const std::vector<std::string>& names);
-  NodeId comma();
-  NodeId colon();
+  Terms::Id shapes_term(const Shapes& shapes);
+  Terms::Id shape_term(const Shape& shape);
+  Terms::Id type_term(const Shape& shape, Type type);
+  Terms::Id values_term(Shape shape);
+  Terms::Id array_term(const Shape& shape);
+  Terms::Id object_term(const Shape& shape);
+  Terms::Id other_member(const Shape& shape, const std::vector<std::string>& names);
   Terms::Id open_text(Terms::Id term);
-  Terms::Id explored(Terms::Id term);
   const std::string& allowed(const Json& place, const std::string& text) const;
   std::vector<std::string> texts_of(const Shape& shape);
-  bool accepts(NodeId node, const std::string& bytes);
 
   Shapes shapes_of(const Schemas& schemas);
   void spread(std::vector<Open> open, std::vector<Choice> choices, Shape shape, std::set<const Json*> seen,
@@ -101,17 +94,16 @@ class SchemaReader {
   auto named(const Read& read);
   [[noreturn]] void refuse(const Json& schema, const std::string& why) const;
 
-  Automaton& automaton_;
+  Terms& terms_;
   const Json& root_;
   const std::string barred_;
+  const Terms::Id comma_, colon_;
   std::unordered_map<const Json*, int64_t> places_;  // of all values, in the order of the text
-  std::map<Schemas, NodeId> nodes_;                  // by schemas, in the order of their places
-  std::vector<std::pair<Schemas, NodeId>> unread_;
-  std::vector<Checked> values_;    // are checked when all nodes are there
+  std::map<Schemas, Terms::Id> terms_of_;            // by schemas, in the order of their places
+  std::vector<std::pair<Schemas, Terms::Id>> unread_;
+  std::vector<Checked> values_;    // are checked when all terms are there
   const Json* at_;                 // the schema that is read
   std::set<const Json*> checked_;  // oneOf lists
-  std::optional<NodeId> comma_, colon_;
-  int64_t n_spread_ = 0;
 };
 
 }  // namespace dsv32

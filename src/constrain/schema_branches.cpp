@@ -1,4 +1,5 @@
-// Whether the branches of a oneOf exclude each other, as far as constants, types and required properties show.
+// Whether the branches of a oneOf exclude each other, as far as constants, types and required properties
+// show.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -72,7 +73,7 @@ std::optional<std::set<std::string>> SchemaReader::constants(const Shapes& shape
     for (const Shape& own : place.empty() ? Shapes{shape} : shapes_of(shape.property(place))) {
       if (!own.values) return {};
       for (const auto& [meaning, value] : *own.values) all.insert(meaning);
-      automaton_.work().spend(100 * std::ssize(*own.values));
+      terms_.work().spend(100 * std::ssize(*own.values));
     }
   }
   return all;
@@ -86,12 +87,11 @@ bool SchemaReader::differ(const Shapes& a, const Shapes& b, int depth) {
 
 bool SchemaReader::differ(const Shape& a, const Shape& b, int depth) {
   if (a.values || b.values) return a.values ? values_differ(a, b) : values_differ(b, a);
-  Terms& terms = automaton_.terms();
   const unsigned types = a.types & b.types;
   if (types & (kNull | kBoolean)) return false;
-  if ((types & kNumber) && terms.is_possible(terms.both({a.number_term(terms), b.number_term(terms)})))
+  if ((types & kNumber) && terms_.is_possible(terms_.both({a.number_term(terms_), b.number_term(terms_)})))
     return false;
-  if ((types & kString) && terms.is_possible(terms.both({a.string_term(terms), b.string_term(terms)})))
+  if ((types & kString) && terms_.is_possible(terms_.both({a.string_term(terms_), b.string_term(terms_)})))
     return false;
   if ((types & kArray) && a.least_items <= b.most_items && b.least_items <= a.most_items) return false;
   return !(types & kObject) || properties_differ(a, b, depth);
@@ -99,7 +99,7 @@ bool SchemaReader::differ(const Shape& a, const Shape& b, int depth) {
 
 // `a` has values.
 bool SchemaReader::values_differ(const Shape& a, const Shape& b) {
-  automaton_.work().spend(50 * std::ssize(*a.values));
+  terms_.work().spend(50 * std::ssize(*a.values));
   return std::ranges::none_of(*a.values, [&](const auto& one) {
     return (a.types & b.types & type_of(*one.second)) && (!b.values || b.values->contains(one.first));
   });

@@ -34,33 +34,22 @@ int64_t count_of(const std::string& keyword, const Json& value) {
 }
 
 NumberBound bound_of(const std::string& keyword, const Json& value, bool is_exclusive) {
-  if (type_of(value) != kNumber) fail_value(keyword, value, "a number");
+  if (!(type_of(value) & kNumber)) fail_value(keyword, value, "a number");
   return {json_text(value), is_exclusive};
 }
 
-// A type's bit; an integer is a number that is_integer says more of.
-unsigned bit_of(const Json& name, bool& is_integer) {
-  static const std::map<std::string, unsigned> bits{
-      {"null", kNull},     {"boolean", kBoolean}, {"number", kNumber}, {"integer", kNumber},
-      {"string", kString}, {"array", kArray},     {"object", kObject}};
-  const auto found = name.is_string() ? bits.find(name.get<std::string>()) : bits.end();
-  if (found == bits.end())
-    fail_value("type", name, "null, boolean, integer, number, string, array, object or a list of these");
-  is_integer = found->first == "integer";
-  return found->second;
-}
-
 void add_types(Shape& shape, const Json& value) {
+  static const std::map<std::string, Type> named{
+      {"null", kNull},     {"boolean", kBoolean}, {"number", kNumber}, {"integer", kInteger},
+      {"string", kString}, {"array", kArray},     {"object", kObject}};
   unsigned types = 0;
-  bool has_integer = false, has_number = false;
   for (const Json& name : value.is_array() ? value : Json::array({value})) {
-    bool is_integer = false;
-    const unsigned bit = bit_of(name, is_integer);
-    types |= bit;
-    has_integer |= is_integer, has_number |= bit == kNumber && !is_integer;
+    const auto found = name.is_string() ? named.find(name.get<std::string>()) : named.end();
+    if (found == named.end())
+      fail_value("type", name, "null, boolean, integer, number, string, array, object or a list of these");
+    types |= found->second;
   }
   shape.types &= types;
-  shape.number.is_integer |= has_integer && !has_number;
 }
 
 void add_values(Shape& shape, Work& work, std::span<const Json> values) {
@@ -73,20 +62,9 @@ void add_values(Shape& shape, Work& work, std::span<const Json> values) {
   shape.values = std::move(all);
 }
 
-std::span<const Json> list_of_values(const Json& value) {
-  if (!value.is_array()) fail_value("enum", value, "a list");
-  return value.get_ref<const Json::array_t&>();
-}
-
-const Json* list_of(const char* keyword, const Json& value) {
+const Json::array_t& list_of(const std::string& keyword, const Json& value) {
   if (!value.is_array()) fail_value(keyword, value, "a list");
-  return &value;
-}
-
-const Json* required_of(const Json& value) {
-  for (const Json& name : *list_of("required", value))
-    if (!name.is_string()) fail_value("required", value, "a list of names");
-  return &value;
+  return value.get_ref<const Json::array_t&>();
 }
 
 void append(std::vector<const Json*>& schemas, const Json* schema) {
@@ -99,14 +77,7 @@ const Json* find(const Json* object, const std::string& key) {
   return found == object->end() ? nullptr : &*found;
 }
 
-const Json* at_index(const Json* list, size_t index) {
-  return list && index < list->size() ? &(*list)[index] : nullptr;
-}
-
-bool has_name(const Json* names, const std::string& name) {
-  return names && std::ranges::any_of(
-                      *names, [&](const Json& one) { return one.get_ref<const std::string&>() == name; });
-}
+size_t size_of(const Json* value) { return value ? value->size() : 0; }
 
 void check_bounds(const Shape& shape, Terms& terms) {
   for (const auto* bounds : {&shape.number.least, &shape.number.most})
@@ -117,10 +88,38 @@ void check_bounds(const Shape& shape, Terms& terms) {
                  " has more than 20 digits, and numbers have at most 20 on either side of the point");
 }
 
-// What a keyword adds, beside those of items and properties.
+struct Count {
+  std::string_view keyword;
+  int64_t Shape::*bound;
+  bool is_least;
+};
+constexpr Count kCounts[] = {{"minLength", &Shape::least_length, true},
+                             {"maxLength", &Shape::most_length, false},
+                             {"minItems", &Shape::least_items, true},
+                             {"maxItems", &Shape::most_items, false}};
+
+bool add_count(Shape& shape, const std::string& key, const Json& value) {
+  const auto* const found = std::ranges::find(kCounts, key, &Count::keyword);
+  if (found == std::end(kCounts)) return false;
+  int64_t& bound = shape.*found->bound;
+  const int64_t n = count_of(key, value);
+  bound = found->is_least ? std::max(bound, n) : std::min(bound, n);
+  return true;
+}
+
+// Checks keywords that are read where items and properties are asked for.
+bool is_of_parts(const std::string& key, const Json& value) {
+  if (key == "prefixItems") list_of(key, value);
+  if (key == "properties" && !value.is_object()) fail_value(key, value, "an object of schemas");
+  if (key == "required")
+    for (const Json& name : list_of(key, value))
+      if (!name.is_string()) fail_value(key, value, "a list of names");
+  return key == "prefixItems" || key == "items" || key == "properties" || key == "required" ||
+         key == "additionalProperties";
+}
+
+// What a keyword adds; false: it is none that says something of the value itself.
 bool add_keyword(Shape& shape, Terms& terms, const std::string& key, const Json& value) {
-  const auto least = [&](int64_t& at) { at = std::max(at, count_of(key, value)); };
-  const auto most = [&](int64_t& at) { at = std::min(at, count_of(key, value)); };
   const auto text = [&]() -> const std::string& {
     if (!value.is_string()) fail_value(key, value, "a text");
     return value.get_ref<const std::string&>();
@@ -128,21 +127,13 @@ bool add_keyword(Shape& shape, Terms& terms, const std::string& key, const Json&
   if (key == "type") {
     add_types(shape, value);
   } else if (key == "enum") {
-    add_values(shape, terms.work(), list_of_values(value));
+    add_values(shape, terms.work(), list_of(key, value));
   } else if (key == "const") {
     add_values(shape, terms.work(), {&value, 1});
   } else if (key == "minimum" || key == "exclusiveMinimum") {
     shape.number.least.push_back(bound_of(key, value, key != "minimum"));
   } else if (key == "maximum" || key == "exclusiveMaximum") {
     shape.number.most.push_back(bound_of(key, value, key != "maximum"));
-  } else if (key == "minLength") {
-    least(shape.least_length);
-  } else if (key == "maxLength") {
-    most(shape.most_length);
-  } else if (key == "minItems") {
-    least(shape.least_items);
-  } else if (key == "maxItems") {
-    most(shape.most_items);
   } else if (key == "pattern") {
     shape.texts.push_back(pattern_term(terms, text()));
   } else if (key == "format") {
@@ -150,7 +141,7 @@ bool add_keyword(Shape& shape, Terms& terms, const std::string& key, const Json&
     if (!term) fail_value(key, value, "date, date-time, time or uuid");
     shape.texts.push_back(*term);
   } else {
-    return false;
+    return add_count(shape, key, value) || is_of_parts(key, value);
   }
   return true;
 }
@@ -167,45 +158,40 @@ std::string meaning_of(const Json& value) {
 }
 
 Type type_of(const Json& value) {
+  if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    return std::trunc(number) == number ? kInteger : kFraction;
+  }
   return value.is_null()      ? kNull
          : value.is_boolean() ? kBoolean
          : value.is_string()  ? kString
          : value.is_array()   ? kArray
          : value.is_object()  ? kObject
-                              : kNumber;
+                              : kInteger;
 }
 
 void Shape::add(Terms& terms, const Json& schema) {
-  ItemSchemas own_items;
-  PropertySchemas own;
   for (const auto& [key, value] : schema.items()) {
-    if (key == "items")
-      own_items.others = &value;
-    else if (key == "prefixItems")
-      own_items.prefix = list_of("prefixItems", value);
-    else if (key == "properties")
-      own.properties = &value;
-    else if (key == "additionalProperties")
-      own.others = &value;
-    else if (key == "required")
-      own.required = required_of(value);
-    else if ((key == "uniqueItems" && value == false) || (key == "discriminator" && schema.contains("oneOf")))
-      continue;
-    else if (!add_keyword(*this, terms, key, value) && std::ranges::count(kAnnotations, key) == 0 &&
-             std::ranges::count(kCombining, key) == 0 && !key.starts_with("x-"))
+    const bool says_nothing = (key == "uniqueItems" && value == false) || key.starts_with("x-") ||
+                              (key == "discriminator" && schema.contains("oneOf")) ||
+                              std::ranges::count(kAnnotations, key) + std::ranges::count(kCombining, key) > 0;
+    if (!says_nothing && !add_keyword(*this, terms, key, value))
       fail(ErrorKind::usage, format("the keyword %s is not supported", visible(key, false, 60).c_str()));
   }
-  if (own.properties && !own.properties->is_object())
-    fail_value("properties", *own.properties, "an object of schemas");
   if ((types & kNumber) && !values) check_bounds(*this, terms);
-  if (own_items.prefix || own_items.others) items.push_back(own_items);
-  if (own.properties || own.others || own.required) properties.push_back(own);
+  const auto has = [&](const char* key) { return schema.contains(key); };
+  if (has("prefixItems") || has("items")) of_items.push_back(&schema);
+  if (has("properties") || has("required") || has("additionalProperties")) of_properties.push_back(&schema);
 }
 
 bool Shape::is_free() const {
-  return !number.is_integer && number.least.empty() && number.most.empty() && texts.empty() &&
-         least_length == 0 && most_length == Terms::kNoLimit && items.empty() && least_items == 0 &&
-         most_items == Terms::kNoLimit && properties.empty();
+  return number.least.empty() && number.most.empty() && texts.empty() && least_length == 0 &&
+         most_length == Terms::kNoLimit && of_items.empty() && least_items == 0 &&
+         most_items == Terms::kNoLimit && of_properties.empty();
+}
+
+Terms::Id Shape::number_term(Terms& terms) const {
+  return dsv32::number_term(terms, number, !(types & kFraction));
 }
 
 Terms::Id Shape::string_term(Terms& terms) const {
@@ -216,25 +202,31 @@ Terms::Id Shape::string_term(Terms& terms) const {
 
 std::vector<const Json*> Shape::item(size_t index) const {
   std::vector<const Json*> schemas;
-  for (const ItemSchemas& part : items) {
-    const Json* own = at_index(part.prefix, index);
-    append(schemas, own ? own : part.others);
+  for (const Json* part : of_items) {
+    const Json* const prefix = find(part, "prefixItems");
+    append(schemas, index < size_of(prefix) ? &(*prefix)[index] : find(part, "items"));
   }
   return schemas;
 }
 
+size_t Shape::n_prefix_items() const {
+  size_t n = 0;
+  for (const Json* part : of_items) n = std::max(n, size_of(find(part, "prefixItems")));
+  return n;
+}
+
 std::vector<const Json*> Shape::property(const std::string& name) const {
   std::vector<const Json*> schemas;
-  for (const PropertySchemas& part : properties) {
-    const Json* own = find(part.properties, name);
-    append(schemas, own ? own : part.others);
+  for (const Json* part : of_properties) {
+    const Json* const own = find(find(part, "properties"), name);
+    append(schemas, own ? own : find(part, "additionalProperties"));
   }
   return schemas;
 }
 
 std::vector<const Json*> Shape::other_properties() const {
   std::vector<const Json*> schemas;
-  for (const PropertySchemas& part : properties) append(schemas, part.others);
+  for (const Json* part : of_properties) append(schemas, find(part, "additionalProperties"));
   return schemas;
 }
 
@@ -244,17 +236,27 @@ std::vector<std::string> Shape::names() const {
   const auto add_name = [&](const std::string& name) {
     if (known.insert(name).second) all.push_back(name);
   };
-  for (const PropertySchemas& part : properties)
-    if (part.properties)
-      for (const auto& property : part.properties->items()) add_name(property.key());
-  for (const PropertySchemas& part : properties)
-    if (part.required)
-      for (const Json& name : *part.required) add_name(name.get<std::string>());
+  for (const Json* part : of_properties)
+    if (const Json* properties = find(part, "properties"))
+      for (const auto& property : properties->items()) add_name(property.key());
+  for (const Json* part : of_properties)
+    if (const Json* required = find(part, "required"))
+      for (const Json& name : *required) add_name(name.get<std::string>());
   return all;
 }
 
+int64_t Shape::n_names() const {
+  size_t n = 0;
+  for (const Json* part : of_properties)
+    n += size_of(find(part, "properties")) + size_of(find(part, "required"));
+  return static_cast<int64_t>(n);
+}
+
 bool Shape::is_required(const std::string& name) const {
-  return std::ranges::any_of(properties, [&](const auto& part) { return has_name(part.required, name); });
+  return std::ranges::any_of(of_properties, [&](const Json* part) {
+    const Json* const required = find(part, "required");
+    return required && std::find(required->begin(), required->end(), name) != required->end();
+  });
 }
 
 }  // namespace dsv32

@@ -16,38 +16,31 @@
 
 namespace dsv32 {
 
-// Kinds of values, a bit each.
+// Kinds of values, a bit each; of numbers two.
 enum Type : unsigned {
   kNull = 1,
   kBoolean = 2,
-  kNumber = 4,
-  kString = 8,
-  kArray = 16,
-  kObject = 32,
-  kEveryType = 63,
+  kInteger = 4,
+  kFraction = 8,
+  kNumber = kInteger | kFraction,
+  kString = 16,
+  kArray = 32,
+  kObject = 64,
+  kEveryType = 127,
 };
 Type type_of(const Json& value);
 // The same text for equal values, whatever the order of their properties.
 std::string meaning_of(const Json& value);
 using Values = std::map<std::string, const Json*>;  // by their meanings
 
-// The schemas of an array's items, or of an object's properties, in one schema; null: none is given.
-struct ItemSchemas {
-  const Json *prefix = nullptr, *others = nullptr;
-};
-struct PropertySchemas {
-  const Json *properties = nullptr, *required = nullptr, *others = nullptr;
-};
-
 struct Shape {
   unsigned types = kEveryType;
   std::shared_ptr<const Values> values;  // the only ones; null: any. Shared by the copies of a shape
-  NumberKind number;
+  NumberBounds number;
   std::vector<Terms::Id> texts;  // a string is in all of them
   int64_t least_length = 0, most_length = Terms::kNoLimit;
-  std::vector<ItemSchemas> items;
   int64_t least_items = 0, most_items = Terms::kNoLimit;
-  std::vector<PropertySchemas> properties;
+  std::vector<const Json*> of_items, of_properties;  // schemas that have keywords of items, or of properties
 
   // Adds the keywords of `schema`, an object, but for those that name other schemas that hold for the same
   // value ($ref, allOf, anyOf, oneOf). Throws Error{usage} that names the keyword, for one that is not
@@ -58,15 +51,18 @@ struct Shape {
   bool is_free() const;
   // The terms of its strings and numbers.
   Terms::Id string_term(Terms& terms) const;
-  Terms::Id number_term(Terms& terms) const { return dsv32::number_term(terms, number); }
+  Terms::Id number_term(Terms& terms) const;
   // The schemas of the item at `index`, of the property `name`, and of properties that no schema names.
   std::vector<const Json*> item(size_t index) const;
   std::vector<const Json*> property(const std::string& name) const;
   std::vector<const Json*> other_properties() const;
-  // Names that a schema gives a property or asks for, in the order of the answer.
+  // The first items that a schema may have for themselves.
+  size_t n_prefix_items() const;
+  // Names that a schema gives a property or asks for, in the order of the answer; how many with repetitions.
   std::vector<std::string> names() const;
+  int64_t n_names() const;
   bool is_required(const std::string& name) const;
-  int64_t n_parts() const { return std::ssize(texts) + std::ssize(items) + std::ssize(properties); }
+  int64_t n_parts() const { return std::ssize(texts) + std::ssize(of_items) + std::ssize(of_properties); }
 };
 
 }  // namespace dsv32

@@ -30,10 +30,12 @@ std::vector<Terms::Range> normal(std::vector<Terms::Range> ranges) {
   return joined;
 }
 
-bool has(const std::vector<Terms::Range>& ranges, uint32_t character) {
-  const auto behind = std::ranges::upper_bound(ranges, character, {}, &Terms::Range::first);
-  return behind != ranges.begin() && character <= std::prev(behind)->last;
+void sort_and_unite(std::vector<Terms::Id>& terms) {
+  std::ranges::sort(terms);
+  terms.erase(std::unique(terms.begin(), terms.end()), terms.end());
 }
+
+}  // namespace
 
 std::u32string characters_of(std::string_view utf8) {
   std::u32string characters;
@@ -45,28 +47,33 @@ std::u32string characters_of(std::string_view utf8) {
   return characters;
 }
 
-// How many characters of `mark` end a text that ended with `n` of them and went on with `next`.
-int64_t matched(const std::vector<Terms::Range>& mark, int64_t n, uint32_t next) {
-  const auto ends_with = [&](int64_t wanted) {
-    for (int64_t i = 0; i < wanted - 1; ++i)
-      if (mark[static_cast<size_t>(i)] != mark[static_cast<size_t>(n - wanted + 1 + i)]) return false;
-    return mark[static_cast<size_t>(wanted - 1)].first == next;
-  };
-  int64_t wanted = n + 1;
-  while (wanted > 0 && !ends_with(wanted)) --wanted;
-  return wanted;
+std::u32string bytes_of(std::string_view document) {
+  std::u32string bytes;
+  for (const char byte : document) bytes += static_cast<uint8_t>(byte);
+  return bytes;
 }
 
-// The most of a repetition that has been passed once more.
-int64_t one_less(int64_t n) { return n == Terms::kNoLimit ? n : std::max<int64_t>(n - 1, 0); }
-
-}  // namespace
-
-Terms::Terms(Work& work) : work_(work) {
-  make({.kind = Kind::nothing});
+Terms::Terms(Work& work) : work_(work), ids_(0, Hash{&nodes_}, Equal{&nodes_}) {
+  make({.kind = Kind::nothing, .is_nothing = true});
   make({.kind = Kind::empty, .takes_empty = true});
   any_character_ = character({{0, kLastCharacter}});
   any_ = repeat(any_character_, 0, kNoLimit);
+}
+
+size_t Terms::Hash::operator()(Id id) const {
+  const Node& node = (*nodes)[at(id)];
+  auto hash = static_cast<uint64_t>(node.kind);
+  const auto add = [&](uint64_t part) { hash = (hash ^ part) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29; };
+  for (const Id part : node.parts) add(static_cast<uint64_t>(part));
+  for (const Range& range : node.ranges) add(static_cast<uint64_t>(range.first) << 32 | range.last);
+  add(static_cast<uint64_t>(node.least)), add(static_cast<uint64_t>(node.most));
+  return hash;
+}
+
+bool Terms::Equal::operator()(Id a, Id b) const {
+  const Node &x = (*nodes)[at(a)], &y = (*nodes)[at(b)];
+  return x.kind == y.kind && x.least == y.least && x.most == y.most && x.parts == y.parts &&
+         x.ranges == y.ranges;
 }
 
 Terms::Id Terms::make(Node node) {
@@ -76,15 +83,13 @@ Terms::Id Terms::make(Node node) {
     node.is_finite &= nodes_[at(part)].is_finite;
   }
   if (node.kind == Kind::other_than) node.has_filter = !node.is_finite, node.is_finite = false;
-  const auto [found, is_new] = ids_.try_emplace({node.kind, node.parts, node.ranges, node.least, node.most},
-                                                static_cast<Id>(nodes_.size()));
   work_.spend(20 + std::ssize(node.parts) / 4);
-  if (is_new) {
-    work_.take(300 +
-               2 * static_cast<int64_t>(sizeof(Id) * node.parts.size() + sizeof(Range) * node.ranges.size()));
-    nodes_.push_back(std::move(node));
-  }
-  return found->second;
+  nodes_.push_back(std::move(node));
+  const auto [found, is_new] = ids_.insert(static_cast<Id>(std::ssize(nodes_) - 1));
+  if (!is_new) return nodes_.pop_back(), *found;
+  const Node& kept = nodes_.back();
+  work_.take(250 + static_cast<int64_t>(sizeof(Id) * kept.parts.size() + sizeof(Range) * kept.ranges.size()));
+  return *found;
 }
 
 Terms::Id Terms::character(std::vector<Range> ranges) {
@@ -103,43 +108,47 @@ std::vector<Terms::Range> Terms::others_than(std::vector<Range> ranges) {
   return others;
 }
 
-Terms::Id Terms::one_of(std::vector<std::string_view> utf8) {
-  std::vector<std::u32string> texts;
-  for (const std::string_view text : utf8) {
-    if (text.size() > kMostLiteralBytes)
-      fail(ErrorKind::usage, "a name or value has more than 1,000 bytes, which is not supported");
-    texts.push_back(characters_of(text));
-  }
+// The texts are sorted, so those that begin alike are a range of them: what may follow is a part of it.
+Terms::Id Terms::one_of(std::vector<std::u32string> texts) {
   std::ranges::sort(texts);
-  return one_of(texts, 0);
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  int64_t n_bytes = 100;
+  for (const std::u32string& text : texts) n_bytes += 60 + 4 * std::ssize(text);
+  const auto [found, is_new] = list_ids_.try_emplace(std::move(texts), std::ssize(lists_));
+  if (is_new) lists_.push_back(&found->first), work_.take(n_bytes);
+  return made_one_of(found->second, {0, static_cast<uint32_t>(found->first.size())}, 0);
 }
 
-// Of sorted texts with a common beginning of `depth` characters, what follows it.
-Terms::Id Terms::one_of(std::span<const std::u32string> texts, size_t depth) {
-  std::vector<Id> cases;
-  while (!texts.empty()) {
-    if (texts.front().size() == depth) {
-      cases.push_back(kEmpty), texts = texts.subspan(1);
-      continue;
-    }
-    const auto first = static_cast<uint32_t>(texts.front()[depth]);
-    const auto other = std::ranges::find_if(texts, [&](const auto& text) { return text[depth] != first; });
-    const auto n = static_cast<size_t>(other - texts.begin());
-    work_.spend(static_cast<int64_t>(n));
-    cases.push_back(sequence(character({{first, first}}), one_of(texts.first(n), depth + 1)));
-    texts = texts.subspan(n);
+Terms::Id Terms::one_of(const std::vector<std::string>& documents) {
+  std::vector<std::u32string> texts;
+  for (const std::string& document : documents) texts.push_back(bytes_of(document));
+  return one_of(std::move(texts));
+}
+
+// Of the texts from texts.first to before texts.last, what follows `n_symbols`, which all of them have.
+Terms::Id Terms::made_one_of(int64_t list, Range texts, int64_t n_symbols) {
+  if (texts.first == texts.last) return kNothing;
+  const std::u32string& first = (*lists_[static_cast<size_t>(list)])[texts.first];
+  const bool takes_empty = std::ssize(first) == n_symbols;
+  if (texts.last - texts.first == 1) {
+    if (takes_empty) return kEmpty;
+    if (std::ssize(first) == n_symbols + 1) return character({{first.back(), first.back()}});
   }
-  return either(cases);
+  return make({.kind = Kind::one_of,
+               .takes_empty = takes_empty,
+               .ranges = {texts},
+               .least = list,
+               .most = n_symbols});
 }
 
-Terms::Id Terms::without(std::string_view mark) {
+Terms::Id Terms::without(const std::u32string& mark) {
   Node node{.kind = Kind::without, .takes_empty = true};
-  for (const uint32_t code : characters_of(mark)) node.ranges.push_back({code, code});
+  for (const uint32_t symbol : mark) node.ranges.push_back({symbol, symbol});
   return make(std::move(node));
 }
 
 Terms::Id Terms::sequence(Id a, Id b) {
-  if (a == kNothing || b == kNothing) return kNothing;
+  if (is_nothing(a) || is_nothing(b)) return kNothing;
   if (a == kEmpty) return b;
   if (b == kEmpty) return a;
   if (nodes_[at(a)].kind == Kind::sequence) {
@@ -166,8 +175,7 @@ std::vector<Terms::Id> Terms::flat(Kind kind, const std::vector<Id>& terms) cons
     else
       all.push_back(term);
   }
-  std::ranges::sort(all);
-  all.erase(std::unique(all.begin(), all.end()), all.end());
+  sort_and_unite(all);
   return all;
 }
 
@@ -182,7 +190,7 @@ Terms::Id Terms::either(std::vector<Id> terms) {
     takes_empty |= node.takes_empty;
     if (node.kind == Kind::character)
       ranges.insert(ranges.end(), node.ranges.begin(), node.ranges.end());
-    else if (term != kNothing)
+    else if (!node.is_nothing)
       others.push_back(term);
   }
   if (!ranges.empty()) others.push_back(character(std::move(ranges)));
@@ -229,7 +237,7 @@ Terms::Id Terms::repeat(Id a, int64_t least, int64_t most) {
   if (takes_empty(a)) least = 0;
   if (least > most) return kNothing;
   if (most == 0 || a == kEmpty) return kEmpty;
-  if (a == kNothing) return least == 0 ? kEmpty : kNothing;
+  if (is_nothing(a)) return least == 0 ? kEmpty : kNothing;
   if (least == 1 && most == 1) return a;
   return make({.kind = Kind::repeat, .takes_empty = least == 0, .parts = {a}, .least = least, .most = most});
 }
@@ -242,124 +250,106 @@ std::optional<Terms::Length> Terms::length(Id term) const {
   return Length{node.least, node.most};
 }
 
-Terms::Id Terms::after(Id term, uint32_t character) {
-  const auto known = after_.find(static_cast<uint64_t>(term) << 32 | character);
-  if (known != after_.end()) return known->second;
-  const Node& node = nodes_[at(term)];
-  const bool is_quick = node.kind == Kind::character ||
-                        (node.kind == Kind::sequence && nodes_[at(node.parts[0])].kind == Kind::character);
-  const Id derived = derive(term, character);
-  if (is_quick) return derived;  // found again sooner than remembered
-  after_[static_cast<uint64_t>(term) << 32 | character] = derived;
-  work_.take(50);
-  return derived;
+// --- Documents
+
+Terms::Id Terms::list(std::vector<Id> items, Id rest, Id separator, int64_t least, int64_t most) {
+  if (least > most) return kNothing;
+  if (items.empty()) items.push_back(rest);
+  const int64_t n = std::ssize(items);
+  Id behind = kEmpty;  // the items so far, which come from the end
+  if (most > n)
+    behind = repeat(sequence(separator, rest), std::max<int64_t>(least - n, 0),
+                    most == kNoLimit ? most : most - n);
+  for (int64_t i = std::min(n, most); i-- > 0;) {
+    behind = sequence({i == 0 ? kEmpty : separator, items[static_cast<size_t>(i)], behind});
+    if (i >= least) behind = optional(behind);
+  }
+  return behind;
 }
 
-Terms::Id Terms::derive(Id term, uint32_t character) {
-  const Node& node = nodes_[at(term)];
-  const auto each = [&] {
-    std::vector<Id> derived;
-    for (const Id part : node.parts) derived.push_back(after(part, character));
-    return derived;
-  };
+Terms::Id Terms::members(std::span<const Member> members, Id others, Id separator) {
+  Id more = repeat(sequence(separator, others), 0, kNoLimit);  // behind another member
+  Id all = optional(sequence(others, more));
+  for (size_t i = members.size(); i-- > 0;) {
+    more = boxed(more), all = boxed(all);
+    const Id from_own = sequence(members[i].term, more);
+    if (members[i].is_required) more = all = kNothing;
+    more = either({more, sequence(separator, from_own)});
+    all = either({all, from_own});
+  }
+  return all;
+}
+
+// The same, but an either() around it keeps it as one part: else n members that may be left out would need
+// n * n parts.
+Terms::Id Terms::boxed(Id term) {
+  if (nodes_[at(term)].kind != Kind::either) return term;
+  const Id box = placeholder();
+  set(box, term);
+  nodes_[at(box)].takes_empty = takes_empty(term);
+  return box;
+}
+
+Terms::Id Terms::quoted(Id string) {
+  return is_possible(string) ? sequence(literal("\""), alone(string)) : kNothing;
+}
+
+Terms::Id Terms::bare(Id string) {
+  if (!is_possible(string)) return kNothing;
+  return make({.kind = Kind::bare, .takes_empty = takes_empty(string), .parts = {string}});
+}
+
+Terms::Id Terms::placeholder() {
+  nodes_.push_back({.kind = Kind::placeholder, .parts = {kNothing}});
+  work_.take(250);
+  return static_cast<Id>(std::ssize(nodes_) - 1);
+}
+
+// As far as its parts have one.
+bool Terms::has_document(const Node& node) const {
+  const auto has = [&](Id part) { return !is_nothing(part); };
   switch (node.kind) {
-    case Kind::nothing:
-    case Kind::empty: return kNothing;
-    case Kind::character: return has(node.ranges, character) ? kEmpty : kNothing;
-    case Kind::sequence: {
-      const Id first = sequence(after(node.parts[0], character), node.parts[1]);
-      return takes_empty(node.parts[0]) ? either({first, after(node.parts[1], character)}) : first;
-    }
-    case Kind::either: return either(each());
-    case Kind::both: return both(each());
-    case Kind::other_than: return other_than(after(node.parts[0], character));
-    case Kind::repeat:
-      return sequence(after(node.parts[0], character),
-                      repeat(node.parts[0], std::max<int64_t>(node.least - 1, 0), one_less(node.most)));
-    case Kind::without: {
-      const int64_t n = matched(node.ranges, node.least, character);
-      if (n == std::ssize(node.ranges)) return kNothing;
-      return make({.kind = Kind::without, .takes_empty = true, .ranges = node.ranges, .least = n});
-    }
+    case Kind::nothing: return false;
+    case Kind::sequence: return std::ranges::all_of(node.parts, has);
+    case Kind::either:
+    case Kind::placeholder: return std::ranges::any_of(node.parts, has);
+    case Kind::repeat: return node.least == 0 || has(node.parts.front());
+    default: return true;
   }
-  return kNothing;
 }
 
-// The characters at which after() of the term may change, ascending, without 0.
-const std::vector<uint32_t>& Terms::borders(Id term) {
-  const auto known = borders_.find(term);
-  if (known != borders_.end()) return known->second;
-  std::vector<uint32_t> all;
+void Terms::prune() {
+  std::vector<std::vector<Id>> users(nodes_.size());
+  for (Id id = 0; id < std::ssize(nodes_); ++id) {
+    for (const Id part : nodes_[at(id)].parts) users[at(part)].push_back(id);
+    work_.spend(10 + 2 * std::ssize(nodes_[at(id)].parts));
+    nodes_[at(id)].is_nothing = true;  // until something is found
+  }
+  std::vector<Id> found;
+  const auto look_at = [&](Id id) {
+    Node& node = nodes_[at(id)];
+    if (!node.is_nothing || !has_document(node)) return;
+    node.is_nothing = false;
+    found.push_back(id);
+  };
+  for (Id id = 0; id < std::ssize(nodes_); ++id) look_at(id);
+  while (!found.empty()) {
+    const Id id = found.back();
+    found.pop_back();
+    for (const Id user : users[at(id)]) look_at(user);
+  }
+}
+
+std::optional<Terms::Id> Terms::string_at(Id term) const {
+  const Node* node = &nodes_[at(term)];
+  if (node->kind == Kind::sequence) node = &nodes_[at(node->parts.front())];
+  if (node->kind != Kind::quoted) return std::nullopt;
+  return node->parts.front();
+}
+
+Terms::Id Terms::with_string(Id term, Id string) {
   const Node& node = nodes_[at(term)];
-  if (node.kind == Kind::character && term != any_character_)
-    for (const Range& range : node.ranges) all.insert(all.end(), {range.first, range.last + 1});
-  if (node.kind == Kind::without)
-    for (const Range& range : node.ranges)
-      if (matched(node.ranges, node.least, range.first) > 0)
-        all.insert(all.end(), {range.first, range.first + 1});
-  for (const Id part : node.parts) {
-    const std::vector<uint32_t>& own = borders(part);
-    all.insert(all.end(), own.begin(), own.end());
-    if (node.kind == Kind::sequence && !takes_empty(part)) break;  // the other part does not begin yet
-  }
-  std::ranges::sort(all);
-  all.erase(std::unique(all.begin(), all.end()), all.end());
-  work_.take(100 + 4 * std::ssize(all));
-  return borders_[term] = std::move(all);
-}
-
-bool Terms::is_uniform(Id term, Range range) {
-  const std::vector<uint32_t>& all = borders(term);
-  const auto border = std::ranges::upper_bound(all, range.first);
-  return border == all.end() || *border > range.last;
-}
-
-bool Terms::is_possible_after(Id term, Range range) {
-  const std::vector<uint32_t> all = borders(term);
-  if (is_possible(after(term, range.first))) return true;
-  for (auto border = std::ranges::upper_bound(all, range.first); border != all.end() && *border <= range.last;
-       ++border)
-    if (is_possible(after(term, *border))) return true;
-  return false;
-}
-
-bool Terms::is_possible(Id term) {
-  if (!nodes_[at(term)].has_filter) return term != kNothing;
-  const auto known = is_possible_.find(term);
-  if (known != is_possible_.end()) return known->second;
-  explore(term);
-  return is_possible_.at(term);
-}
-
-// Decides is_possible() for the term and for all that can follow it: those from which a term that takes the
-// empty text can be reached.
-void Terms::explore(Id term) {
-  std::vector<Id> found{term};
-  std::unordered_map<Id, std::vector<Id>> before;  // from which terms a term is reached
-  before[term];
-  for (size_t i = 0; i < found.size(); ++i) {
-    std::vector<uint32_t> characters = borders(found[i]);
-    characters.push_back(0);
-    for (const uint32_t c : characters) {
-      if (c > kLastCharacter || (c >= kSurrogates.first && c <= kSurrogates.last)) continue;
-      const Id next = after(found[i], c);
-      const auto [at_next, is_new] = before.try_emplace(next);
-      at_next->second.push_back(found[i]);
-      if (is_new) found.push_back(next);
-    }
-    n_derived_ += std::ssize(characters) * (1 + std::ssize(nodes_[at(found[i])].parts));
-    if (!work_.is_over() && (++n_explored_ > kMostExplored || n_derived_ > kMostDerived))
-      fail(ErrorKind::usage, "the bounds of texts and numbers together need too many states");
-  }
-  std::vector<Id> possible;
-  for (const Id id : found)
-    if (is_possible_[id] = takes_empty(id); takes_empty(id)) possible.push_back(id);
-  while (!possible.empty()) {
-    const Id id = possible.back();
-    possible.pop_back();
-    for (const Id earlier : before[id])
-      if (!std::exchange(is_possible_[earlier], true)) possible.push_back(earlier);
-  }
+  return sequence(alone(string), node.kind == Kind::sequence ? node.parts[1] : kEmpty);
 }
 
 }  // namespace dsv32

@@ -1,9 +1,13 @@
-// Sets of texts, written as regular expressions over characters, with intersection and complement.
+// Sets of texts, written as regular expressions, with intersection, complement and recursion.
 //
-// A term is an id; equal terms have equal ids, since each is made once and in a normal form. after(t, c) is
-// what may follow the character c in the texts of t (Brzozowski's derivative), so a term is also a state of
-// an automaton that is made as it is walked. Characters are Unicode's without surrogates. One thread at a
-// time.
+// A term is an id; equal terms have equal ids, since each is made once and in a normal form. What may follow
+// a symbol in the texts of a term is a term again (Brzozowski's derivative), or several that hold for one
+// text each (Antimirov's), so a term is also a state of an automaton that is made as it is walked. One thread
+// at a time.
+//
+// There are terms of two kinds of texts. The symbols of strings are characters, Unicode's without surrogates.
+// The symbols of documents are bytes; a string in a document is a term of its bytes, made of the string's
+// term. Only terms of documents contain themselves, by placeholders, and no intersection or complement.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +18,8 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -34,27 +38,28 @@ class Terms {
   struct Length {
     int64_t least, most;
   };
-  static constexpr Id kNothing = 0, kEmpty = 1;  // no text; the text without characters
+  static constexpr Id kNothing = 0, kEmpty = 1;  // no text; the text without symbols
   static constexpr int64_t kNoLimit = INT64_MAX;
   static constexpr uint32_t kLastCharacter = 0x10ffff;
 
   explicit Terms(Work& work);  // which must outlive it
+  Terms(const Terms&) = delete;
   Work& work() { return work_; }
 
   // --- Making terms
 
-  // One character of these ranges, or of all others.
+  // One symbol of these ranges, or one character of all others.
   Id character(std::vector<Range> ranges);
   Id character_but(std::vector<Range> ranges) { return character(others_than(std::move(ranges))); }
   static std::vector<Range> others_than(std::vector<Range> ranges);
-  Id any() const { return any_; }  // all texts
-  // Texts without `mark`, which is well-formed.
-  Id without(std::string_view mark);
+  Id any() const { return any_; }  // all strings
+  // Texts without `mark`.
+  Id without(const std::u32string& mark);
   Id of_length(Length length) { return repeat(any_character_, length.least, length.most); }
-  // This text; `utf8` is well-formed. Throws Error{usage} when it has more than kMostLiteralBytes.
-  Id literal(std::string_view utf8) { return one_of({utf8}); }
-  // One of these, which share their beginnings.
-  Id one_of(std::vector<std::string_view> utf8);
+  // One of these strings, or of these documents.
+  Id one_of(std::vector<std::u32string> texts);
+  Id one_of(const std::vector<std::string>& documents);
+  Id literal(std::string_view document) { return one_of(std::vector{std::string(document)}); }
   Id sequence(Id a, Id b);
   Id sequence(std::span<const Id> parts);
   Id sequence(std::initializer_list<Id> parts) { return sequence(std::span(parts.begin(), parts.size())); }
@@ -64,12 +69,37 @@ class Terms {
   Id repeat(Id a, int64_t least, int64_t most);
   Id optional(Id a) { return either({a, kEmpty}); }
 
+  // --- Making terms of documents
+
+  // items[0], items[1], …, then any number of `rest`, with `separator` between them; `least` to `most` items.
+  Id list(std::vector<Id> items, Id rest, Id separator, int64_t least, int64_t most);
+  struct Member {
+    Id term;
+    bool is_required;
+  };
+  // The members in their order, those that are not required perhaps left out, then any number of `others`.
+  Id members(std::span<const Member> members, Id others, Id separator);
+  // A string in JSON, with its quotation marks; one as it is, in UTF-8. Both throw as is_possible() does.
+  Id quoted(Id string);
+  Id bare(Id string);
+  // A term that is set later, so that it may contain itself. It never takes the empty text.
+  Id placeholder();
+  void set(Id placeholder, Id term) { nodes_[at(placeholder)].parts = {term}; }
+  // Of all terms so far, makes nothing of those without a document. Placeholders must have been set.
+  void prune();
+  bool is_nothing(Id term) const { return nodes_[at(term)].is_nothing; }
+
   // --- As an automaton
 
+  // Appends the terms of which one must follow `symbol`.
+  void derive(Id term, uint32_t symbol, std::vector<Id>& next);
+  // The same of a string, as one term.
   Id after(Id term, uint32_t character);
+  // Terms of which one must follow: apart from each other, ascending, none twice. Terms that begin alike
+  // become one.
+  std::vector<Id> joined(std::vector<Id> terms);
   bool takes_empty(Id term) const { return nodes_[at(term)].takes_empty; }
-  // Whether the term has a text. Throws Error{usage} when terms with intersections have more than
-  // kMostExplored states together; never once the work is over.
+  // Whether a string's term has a text. Throws Error{usage} as Work does; never once the work is over.
   bool is_possible(Id term);
   // Whether after() is the same for all characters of the range.
   bool is_uniform(Id term, Range range);
@@ -77,50 +107,88 @@ class Terms {
   bool is_possible_after(Id term, Range range);
   // Of a term that asks for a number of characters and for nothing else.
   std::optional<Length> length(Id term) const;
-
-  static constexpr int64_t kMostExplored = 50000, kMostDerived = 1000000;
-  static constexpr size_t kMostLiteralBytes = 1000;
+  // Of a term that begins within quotation marks, before a whole character: the string that must follow.
+  std::optional<Id> string_at(Id term) const;
+  // Such a term with another string; with nothing behind it.
+  Id with_string(Id term, Id string);
+  Id alone(Id string) { return make({.kind = Kind::quoted, .parts = {string}}); }
 
  private:
   enum class Kind : uint8_t {
     nothing,
     empty,
     character,
+    one_of,
     sequence,
     either,
     both,
     other_than,
     repeat,
-    without
+    without,
+    placeholder,
+    quoted,  // the rest of a string and the quotation mark behind it
+    bare,
+    escape,  // the same as `quoted`, but behind a backslash
+    digits,  // the same, or `bare`, within a character
   };
   struct Node {
     Kind kind;
     bool takes_empty = false;
     bool has_filter = false;     // an intersection or a complement is in it, so it may have no text
     bool is_finite = true;       // it has a finite number of texts, for certain
+    bool is_nothing = false;     // it has no text, for certain
     std::vector<Id> parts = {};  // `either` and `both`: ascending; `sequence`: two, the first is no sequence
-    std::vector<Range> ranges = {};  // of `without`: the characters of its mark
-    int64_t least = 0, most = 0;     // of `repeat`; of `without`: least characters of the mark have come
+    // `without`: the symbols of its mark; `one_of`: which texts of its list; `digits`: what may still come.
+    std::vector<Range> ranges = {};
+    // `repeat`: how often. `without`: so many symbols of the mark have come. `one_of`: its list, and how many
+    // symbols have come. `digits`: what is added to their number, and their Digits.
+    int64_t least = 0, most = 0;
   };
-  using Key = std::tuple<Kind, std::vector<Id>, std::vector<Range>, int64_t, int64_t>;
+  // The digits of a character: bytes of UTF-8, or of the number in an escape.
+  struct Digits {
+    bool is_quoted, is_hex;
+    int n_missing;
+  };
+  struct Hash {
+    const std::deque<Node>* nodes;
+    size_t operator()(Id id) const;
+  };
+  struct Equal {
+    const std::deque<Node>* nodes;
+    bool operator()(Id a, Id b) const;
+  };
 
   static size_t at(Id term) { return static_cast<size_t>(term); }
   Id make(Node node);
-  Id derive(Id term, uint32_t character);
+  Id made_one_of(int64_t list, Range texts, int64_t n_symbols);
+  Id boxed(Id term);
   std::vector<Id> flat(Kind kind, const std::vector<Id>& terms) const;
+  bool has_document(const Node& node) const;
   const std::vector<uint32_t>& borders(Id term);
   void explore(Id term);
-
-  Id one_of(std::span<const std::u32string> texts, size_t depth);
+  Id after_of_one_of(const Node& node, uint32_t symbol);
+  // string_bytes.cpp
+  Id digits(Id string, Digits digits, Range range, int64_t more);
+  void derive_string(const Node& node, uint8_t byte, std::vector<Id>& next);
+  void derive_first(const Node& node, uint8_t byte, std::vector<Id>& next);
+  void derive_escape(Id string, uint8_t byte, std::vector<Id>& next);
+  void derive_digit(const Node& node, uint8_t byte, std::vector<Id>& next);
+  void take(Id string, bool is_quoted, uint32_t character, std::vector<Id>& next);
+  bool may_come(Id string, Range range);
 
   Work& work_;
   std::deque<Node> nodes_;  // which stay where they are
-  std::map<Key, Id> ids_;
+  std::unordered_set<Id, Hash, Equal> ids_;
+  std::map<std::vector<std::u32string>, int64_t> list_ids_;  // of `one_of`
+  std::vector<const std::vector<std::u32string>*> lists_;
   std::unordered_map<uint64_t, Id> after_;                 // by term << 32 | character
   std::unordered_map<Id, std::vector<uint32_t>> borders_;  // where ranges of a term begin or have ended
   std::unordered_map<Id, bool> is_possible_;               // of terms with filters
-  int64_t n_explored_ = 0, n_derived_ = 0;
   Id any_character_ = kNothing, any_ = kNothing;
 };
+
+// The symbols of a string, which is well-formed UTF-8, and those of a document.
+std::u32string characters_of(std::string_view utf8);
+std::u32string bytes_of(std::string_view document);
 
 }  // namespace dsv32

@@ -45,26 +45,20 @@ size_t n_common_bytes(std::string_view a, std::string_view b) {
 
 // `tokens`: sorted by their bytes. A token with the bytes of the one before it gets a node of its own beside
 // that one's.
-TokenTrie::Tree tree_of(const std::vector<Token>& tokens, bool is_plain) {
+TokenTrie::Tree tree_of(const std::vector<Token>& tokens) {
   TokenTrie::Tree tree;
-  std::vector<TokenTrie::Node>& nodes = tree.nodes;
   std::vector<size_t> open;  // the nodes on the way to the last one, by depth
   const auto close = [&](size_t depth) {
-    for (; open.size() > depth; open.pop_back()) nodes[open.back()].next = static_cast<int32_t>(nodes.size());
+    for (; open.size() > depth; open.pop_back()) tree[open.back()].next = static_cast<int32_t>(tree.size());
   };
   std::string_view last;
   for (const Token& token : tokens) {
     close(std::min(n_common_bytes(last, token.bytes), token.bytes.size() - 1));
     for (size_t depth = open.size(); depth < token.bytes.size(); ++depth) {
-      const auto byte = static_cast<uint8_t>(token.bytes[depth]);
-      if (is_plain)
-        for (const size_t above : open) nodes[above].below |= kind_of(byte);
-      open.push_back(nodes.size());
-      const auto n_before = static_cast<int32_t>(tree.tokens.size());
-      nodes.push_back({-1, 0, n_before, static_cast<uint16_t>(depth + 1), byte, 0});
+      open.push_back(tree.size());
+      tree.push_back({-1, 0, static_cast<uint16_t>(depth + 1), static_cast<uint8_t>(token.bytes[depth])});
     }
-    nodes.back().token = token.id;
-    tree.tokens.push_back(token.id);
+    tree.back().token = token.id;
     last = token.bytes;
   }
   close(0);
@@ -91,7 +85,7 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
     by_characters[*n].push_back(id);
   }
   for (std::vector<Token>* tokens : {&plain, &others}) std::ranges::sort(*tokens, {}, &Token::bytes);
-  plain_ = tree_of(plain, true), others_ = tree_of(others, false);
+  plain_ = tree_of(plain), others_ = tree_of(others);
   for (const std::vector<int32_t>& ids : by_characters) {
     plain_up_to_.push_back(plain_up_to_.empty() ? Words((n_vocab + 31) / 32) : plain_up_to_.back());
     for (const int32_t id : ids) set(plain_up_to_.back(), id);

@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "constrain/character_kinds.h"
 #include "text/tokenizer.h"
 
 namespace dsv32 {
@@ -19,25 +18,12 @@ namespace dsv32 {
 class TokenTrie {
  public:
   struct Node {
-    int32_t token;     // that ends here, or -1
-    int32_t next;      // the first node that is not below this one
-    int32_t n_before;  // tokens that end before this node
-    uint16_t depth;    // bytes up to here, at least 1
+    int32_t token;   // that ends here, or -1
+    int32_t next;    // the first node that is not below this one
+    uint16_t depth;  // bytes up to here, at least 1
     uint8_t byte;
-    CharacterKinds below;  // of the characters below, in the tree of plain tokens; else none
   };
-  struct Tree {
-    std::vector<Node> nodes;
-    std::vector<int32_t> tokens;  // in the order of their nodes
-
-    // The tokens that end at the node or below it.
-    std::span<const int32_t> tokens_from(const Node& node) const {
-      const auto next = static_cast<size_t>(node.next);
-      const auto end = next < nodes.size() ? static_cast<size_t>(nodes[next].n_before) : tokens.size();
-      const auto begin = static_cast<size_t>(node.n_before);
-      return std::span(tokens).subspan(begin, end - begin);
-    }
-  };
+  using Tree = std::vector<Node>;
   using Words = std::vector<uint32_t>;  // a bit for each token
   static void set(Words& words, int32_t id) {
     words[static_cast<size_t>(id) / 32] |= 1u << static_cast<uint32_t>(id) % 32;

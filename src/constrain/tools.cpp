@@ -9,8 +9,6 @@
 namespace dsv32 {
 namespace {
 
-using NodeId = Automaton::NodeId;
-
 const std::string kBegin = "<｜DSML｜function_calls>", kEnd = "</｜DSML｜function_calls>",
                   kEndInvoke = "</｜DSML｜invoke>", kEndParameter = "</｜DSML｜parameter>",
                   kBeginParameter = "<｜DSML｜parameter name=\"", kNamed = "\" string=\"";
@@ -19,54 +17,52 @@ const std::string kBarred = kEndParameter.substr(0, kEndParameter.size() - 1);
 
 class ToolGrammar {
  public:
-  explicit ToolGrammar(Automaton& automaton) : automaton_(automaton), line_end_(automaton.literal("\n")) {}
+  explicit ToolGrammar(Terms& terms) : terms_(terms), line_end_(terms.literal("\n")) {}
 
-  NodeId calls(const std::vector<NodeId>& invokes, int64_t most) {
-    const NodeId any = automaton_.choice(invokes);
-    return automaton_.sequence(
-        {line_end_, automaton_.list({}, any, line_end_, 1, most), line_end_, automaton_.literal(kEnd)});
+  Terms::Id calls(const std::vector<Terms::Id>& invokes, int64_t most) {
+    const Terms::Id any = terms_.either(invokes);
+    return terms_.sequence(
+        {line_end_, terms_.list({}, any, line_end_, 1, most), line_end_, terms_.literal(kEnd)});
   }
 
-  NodeId invoke(const std::string& name, NodeId parameters) {
-    return automaton_.sequence({automaton_.literal("<｜DSML｜invoke name=\"" + name + "\">\n"), parameters,
-                                automaton_.literal("\n" + kEndInvoke)});
+  Terms::Id invoke(const std::string& name, Terms::Id parameters) {
+    return terms_.sequence({terms_.literal("<｜DSML｜invoke name=\"" + name + "\">\n"), parameters,
+                            terms_.literal("\n" + kEndInvoke)});
   }
 
-  NodeId strict_parameters(const Json& schema, const std::string& tool) {
+  Terms::Id strict_parameters(const Json& schema, const std::string& tool) {
     try {
-      std::vector<Automaton::Member> members;
-      for (const SchemaReader::Property& property : SchemaReader(automaton_, schema, kBarred).properties()) {
+      std::vector<Terms::Member> members;
+      for (const SchemaReader::Property& property : SchemaReader(terms_, schema, kBarred).properties()) {
         check_name(property.name);
         members.push_back({parameter(property), property.is_required});
       }
-      return automaton_.members(members, -1, line_end_);
+      return terms_.members(members, Terms::kNothing, line_end_);
     } catch (const Error& error) {
       fail(error.kind(), "tool " + visible(tool, false, 80) + ": " + error.what(), error.hint());
     }
   }
 
   // Of any values: those that the schema names, each once; any if it says nothing of them.
-  NodeId free_parameters(const Json& schema) {
+  Terms::Id free_parameters(const Json& schema) {
     static const Json any = true;
-    const NodeId json = automaton_.sequence({automaton_.literal("false\">"),
-                                             SchemaReader(automaton_, any, kBarred).document(),
-                                             automaton_.literal(kEndParameter)});
-    const NodeId value = automaton_.choice(
-        {automaton_.sequence({automaton_.literal("true\">"), text(automaton_.terms().without(kBarred))}),
-         json});
+    const Terms::Id json =
+        terms_.sequence({terms_.literal("false\">"), SchemaReader(terms_, any, kBarred).document(),
+                         terms_.literal(kEndParameter)});
+    const Terms::Id value = terms_.either(
+        {terms_.sequence({terms_.literal("true\">"), text(terms_.without(characters_of(kBarred)))}), json});
     if (schema.contains("properties") && schema["properties"].is_object()) {
-      std::vector<Automaton::Member> members;
+      std::vector<Terms::Member> members;
       for (const auto& property : schema["properties"].items()) {
         check_name(property.key());
         members.push_back({named(property.key(), value), false});
       }
-      return automaton_.members(members, -1, line_end_);
+      return terms_.members(members, Terms::kNothing, line_end_);
     }
-    Terms& terms = automaton_.terms();
-    const Terms::Id name = terms.repeat(terms.character_but({{0, 0x1f}, {'"', '"'}, {'<', '<'}}), 1, 64);
-    const NodeId one = automaton_.sequence(
-        {automaton_.literal(kBeginParameter), automaton_.bare(name), automaton_.literal(kNamed), value});
-    return automaton_.list({}, one, line_end_, 0, Terms::kNoLimit);
+    const Terms::Id name = terms_.repeat(terms_.character_but({{0, 0x1f}, {'"', '"'}, {'<', '<'}}), 1, 64);
+    const Terms::Id one =
+        terms_.sequence({terms_.literal(kBeginParameter), terms_.bare(name), terms_.literal(kNamed), value});
+    return terms_.list({}, one, line_end_, 0, Terms::kNoLimit);
   }
 
  private:
@@ -80,35 +76,35 @@ class ToolGrammar {
       fail(ErrorKind::usage, "the name " + visible(name, false, 60) + " cannot stand in a tag");
   }
 
-  NodeId named(const std::string& name, NodeId value) {
-    return automaton_.sequence({automaton_.literal(kBeginParameter + name + kNamed), value});
+  Terms::Id named(const std::string& name, Terms::Id value) {
+    return terms_.sequence({terms_.literal(kBeginParameter + name + kNamed), value});
   }
 
-  NodeId parameter(const SchemaReader::Property& property) {
-    std::vector<NodeId> values;
-    if (property.text)
-      values.push_back(automaton_.sequence({automaton_.literal("true\">"), text(*property.text)}));
+  Terms::Id parameter(const SchemaReader::Property& property) {
+    std::vector<Terms::Id> values;
+    if (property.string)
+      values.push_back(terms_.sequence({terms_.literal("true\">"), text(*property.string)}));
     if (property.other)
-      values.push_back(automaton_.sequence(
-          {automaton_.literal("false\">"), *property.other, automaton_.literal(kEndParameter)}));
-    return named(property.name, automaton_.choice(values));
+      values.push_back(
+          terms_.sequence({terms_.literal("false\">"), *property.other, terms_.literal(kEndParameter)}));
+    return named(property.name, terms_.either(values));
   }
 
-  NodeId text(Terms::Id term) {
-    return automaton_.sequence({automaton_.bare(term), automaton_.literal(kEndParameter)});
+  Terms::Id text(Terms::Id term) {
+    return terms_.sequence({terms_.bare(term), terms_.literal(kEndParameter)});
   }
 
-  Automaton& automaton_;
-  NodeId line_end_;
+  Terms& terms_;
+  Terms::Id line_end_;
 };
 
 }  // namespace
 
-Automaton::NodeId tools_node(Automaton& automaton, const Json& spec) {
+Terms::Id tools_term(Terms& terms, const Json& spec) {
   const std::string choice = spec.at("choice").get<std::string>();
   const bool has_name = choice != "auto" && choice != "required";
-  ToolGrammar grammar(automaton);
-  std::vector<NodeId> invokes;
+  ToolGrammar grammar(terms);
+  std::vector<Terms::Id> invokes;
   for (const Json& tool : spec.at("tools")) {
     const std::string name = tool.at("name").get<std::string>();
     if (has_name && name != choice) continue;
@@ -119,10 +115,11 @@ Automaton::NodeId tools_node(Automaton& automaton, const Json& spec) {
   if (invokes.empty())
     fail(ErrorKind::usage, "tool_choice names " + visible(choice, false, 80) + ", which is no tool");
   const bool is_one = has_name || !spec.at("parallel").get<bool>();
-  const NodeId calls = grammar.calls(invokes, is_one ? 1 : Terms::kNoLimit);
-  if (choice == "auto") return automaton.sequence({automaton.up_to(kBegin), calls});
-  return automaton.sequence(
-      {automaton.choice({automaton.literal(kBegin), automaton.literal("\n\n" + kBegin)}), calls});
+  const Terms::Id calls = grammar.calls(invokes, is_one ? 1 : Terms::kNoLimit);
+  const Terms::Id begin = terms.literal(kBegin);
+  if (choice == "auto")
+    return terms.sequence({terms.without(bytes_of(kBegin)), terms.optional(terms.sequence(begin, calls))});
+  return terms.sequence({terms.optional(terms.literal("\n\n")), begin, calls});
 }
 
 }  // namespace dsv32

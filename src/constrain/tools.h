@@ -11,13 +11,13 @@
 // schemas name.
 #pragma once
 
-#include "constrain/automaton.h"
-#include "constrain/shape.h"
+#include "constrain/terms.h"
+#include "text/json.h"
 
 namespace dsv32 {
 
 // `spec`: a constraint of the form with tools (constraint.h), which must outlive the call. Throws
 // Error{usage}.
-Automaton::NodeId tools_node(Automaton& automaton, const Json& spec);
+Terms::Id tools_term(Terms& terms, const Json& spec);
 
 }  // namespace dsv32

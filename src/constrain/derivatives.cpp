@@ -1,0 +1,204 @@
+// What follows a symbol in the texts of a term, and which characters have the same that follows.
+#include <algorithm>
+#include <map>
+
+#include "constrain/terms.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr uint32_t kFirstSurrogate = 0xd800, kLastSurrogate = 0xdfff;
+
+bool has(const std::vector<Terms::Range>& ranges, uint32_t symbol) {
+  const auto behind = std::ranges::upper_bound(ranges, symbol, {}, &Terms::Range::first);
+  return behind != ranges.begin() && symbol <= std::prev(behind)->last;
+}
+
+// How many symbols of `mark` end a text that ended with `n` of them and went on with `next`.
+int64_t matched(const std::vector<Terms::Range>& mark, int64_t n, uint32_t next) {
+  const auto ends_with = [&](int64_t wanted) {
+    for (int64_t i = 0; i < wanted - 1; ++i)
+      if (mark[static_cast<size_t>(i)] != mark[static_cast<size_t>(n - wanted + 1 + i)]) return false;
+    return mark[static_cast<size_t>(wanted - 1)].first == next;
+  };
+  int64_t wanted = n + 1;
+  while (wanted > 0 && !ends_with(wanted)) --wanted;
+  return wanted;
+}
+
+// The most of a repetition that has been passed once more.
+int64_t one_less(int64_t n) { return n == Terms::kNoLimit ? n : std::max<int64_t>(n - 1, 0); }
+
+// The symbol behind the first n of a text; -1: it ends there.
+auto symbol_at(int64_t n) {
+  return [n](const std::u32string& text) {
+    return n < std::ssize(text) ? int64_t{text[static_cast<size_t>(n)]} : -1;
+  };
+}
+
+}  // namespace
+
+void Terms::derive(Id term, uint32_t symbol, std::vector<Id>& next) {
+  const Node* node = &nodes_[at(term)];
+  const auto derive_before = [&](Id first, Id behind) {
+    size_t i = next.size();
+    derive(first, symbol, next);
+    for (; i < next.size(); ++i) next[i] = sequence(next[i], behind);
+  };
+  while (!node->is_nothing) switch (node->kind) {
+      case Kind::character:
+        if (has(node->ranges, symbol)) next.push_back(kEmpty);
+        return;
+      case Kind::one_of: return next.push_back(after_of_one_of(*node, symbol));
+      case Kind::sequence:
+        derive_before(node->parts[0], node->parts[1]);
+        if (!takes_empty(node->parts[0])) return;
+        node = &nodes_[at(node->parts[1])];
+        break;
+      case Kind::either:  // a box is made before what it is in: long chains of them are not a recursion
+        for (size_t i = 1; i < node->parts.size(); ++i) derive(node->parts[i], symbol, next);
+        node = &nodes_[at(node->parts[0])];
+        break;
+      case Kind::both: {
+        std::vector<Id> all;
+        for (const Id part : node->parts) all.push_back(after(part, symbol));
+        return next.push_back(both(std::move(all)));
+      }
+      case Kind::other_than: return next.push_back(other_than(after(node->parts[0], symbol)));
+      case Kind::repeat:
+        return derive_before(node->parts[0], repeat(node->parts[0], std::max<int64_t>(node->least - 1, 0),
+                                                    one_less(node->most)));
+      case Kind::without: {
+        const int64_t n = matched(node->ranges, node->least, symbol);
+        if (n < std::ssize(node->ranges))
+          next.push_back(
+              make({.kind = Kind::without, .takes_empty = true, .ranges = node->ranges, .least = n}));
+        return;
+      }
+      case Kind::placeholder: node = &nodes_[at(node->parts[0])]; break;
+      case Kind::nothing:
+      case Kind::empty: return;
+      default: return derive_string(*node, static_cast<uint8_t>(symbol), next);
+    }
+}
+
+Terms::Id Terms::after_of_one_of(const Node& node, uint32_t symbol) {
+  const auto& texts = *lists_[static_cast<size_t>(node.least)];
+  const auto begin = texts.begin();
+  const auto found = std::ranges::equal_range(begin + node.ranges[0].first, begin + node.ranges[0].last,
+                                              int64_t{symbol}, {}, symbol_at(node.most));
+  const Range left{static_cast<uint32_t>(found.begin() - begin), static_cast<uint32_t>(found.end() - begin)};
+  return made_one_of(node.least, left, node.most + 1);
+}
+
+Terms::Id Terms::after(Id term, uint32_t character) {
+  const uint64_t key = static_cast<uint64_t>(term) << 32 | character;
+  const auto known = after_.find(key);
+  if (known != after_.end()) return known->second;
+  std::vector<Id> next;
+  derive(term, character, next);
+  work_.take(50);
+  return after_[key] = either(std::move(next));
+}
+
+std::vector<Terms::Id> Terms::joined(std::vector<Id> terms) {
+  std::map<Id, std::vector<Id>> tails;  // by what they follow
+  while (!terms.empty()) {
+    const Id term = terms.back();
+    terms.pop_back();
+    const Node& node = nodes_[at(term)];
+    work_.spend(10);
+    if (node.is_nothing) continue;
+    if (node.kind == Kind::either)
+      terms.insert(terms.end(), node.parts.begin(), node.parts.end());
+    else if (node.kind == Kind::sequence)
+      tails[node.parts[0]].push_back(node.parts[1]);
+    else
+      tails[term].push_back(kEmpty);
+  }
+  for (auto& [first, behind] : tails) terms.push_back(sequence(first, either(std::move(behind))));
+  std::ranges::sort(terms);
+  return terms;
+}
+
+// The characters at which after() of the term may change, ascending, without 0.
+const std::vector<uint32_t>& Terms::borders(Id term) {
+  const auto known = borders_.find(term);
+  if (known != borders_.end()) return known->second;
+  std::vector<uint32_t> all;
+  const Node& node = nodes_[at(term)];
+  const auto add = [&](uint32_t first, uint32_t last) { all.insert(all.end(), {first, last + 1}); };
+  if (node.kind == Kind::character && term != any_character_)
+    for (const Range& range : node.ranges) add(range.first, range.last);
+  if (node.kind == Kind::without)
+    for (const Range& range : node.ranges)
+      if (matched(node.ranges, node.least, range.first) > 0) add(range.first, range.last);
+  if (node.kind == Kind::one_of)
+    for (uint32_t i = node.ranges[0].first; i < node.ranges[0].last; ++i)
+      if (const int64_t symbol = symbol_at(node.most)((*lists_[static_cast<size_t>(node.least)])[i]);
+          symbol >= 0 && (all.empty() || all.back() != symbol + 1))
+        add(static_cast<uint32_t>(symbol), static_cast<uint32_t>(symbol));
+  for (const Id part : node.parts) {
+    const std::vector<uint32_t>& own = borders(part);
+    all.insert(all.end(), own.begin(), own.end());
+    if (node.kind == Kind::sequence && !takes_empty(part)) break;  // the other part does not begin yet
+  }
+  std::ranges::sort(all);
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  work_.take(100 + 4 * std::ssize(all));
+  return borders_[term] = std::move(all);
+}
+
+bool Terms::is_uniform(Id term, Range range) {
+  const std::vector<uint32_t>& all = borders(term);
+  const auto border = std::ranges::upper_bound(all, range.first);
+  return border == all.end() || *border > range.last;
+}
+
+bool Terms::is_possible_after(Id term, Range range) {
+  const std::vector<uint32_t> all = borders(term);
+  if (is_possible(after(term, range.first))) return true;
+  for (auto border = std::ranges::upper_bound(all, range.first); border != all.end() && *border <= range.last;
+       ++border)
+    if (is_possible(after(term, *border))) return true;
+  return false;
+}
+
+bool Terms::is_possible(Id term) {
+  if (!nodes_[at(term)].has_filter) return term != kNothing;
+  const auto known = is_possible_.find(term);
+  if (known != is_possible_.end()) return known->second;
+  explore(term);
+  return is_possible_.at(term);
+}
+
+// Decides is_possible() for the term and for all that can follow it: those from which a term that takes the
+// empty text can be reached.
+void Terms::explore(Id term) {
+  std::vector<Id> found{term};
+  std::unordered_map<Id, std::vector<Id>> before;  // from which terms a term is reached
+  before[term];
+  for (size_t i = 0; i < found.size(); ++i) {
+    std::vector<uint32_t> characters = borders(found[i]);
+    characters.push_back(0);
+    for (const uint32_t c : characters) {
+      if (c > kLastCharacter || (c >= kFirstSurrogate && c <= kLastSurrogate)) continue;
+      const Id next = after(found[i], c);
+      const auto [at_next, is_new] = before.try_emplace(next);
+      at_next->second.push_back(found[i]);
+      if (is_new) found.push_back(next);
+      work_.spend(50 * (1 + std::ssize(nodes_[at(found[i])].parts)));
+    }
+  }
+  std::vector<Id> possible;
+  for (const Id id : found)
+    if (is_possible_[id] = takes_empty(id); takes_empty(id)) possible.push_back(id);
+  while (!possible.empty()) {
+    const Id id = possible.back();
+    possible.pop_back();
+    for (const Id earlier : before[id])
+      if (!std::exchange(is_possible_[earlier], true)) possible.push_back(earlier);
+  }
+}
+
+}  // namespace dsv32
