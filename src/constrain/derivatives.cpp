@@ -84,11 +84,11 @@ void Terms::derive(Id term, uint32_t symbol, std::vector<Id>& next) {
 
 Terms::Id Terms::after_of_one_of(const Node& node, uint32_t symbol) {
   const auto& texts = *lists_[static_cast<size_t>(node.least)];
-  const auto begin = texts.begin();
-  const auto found = std::ranges::equal_range(begin + node.ranges[0].first, begin + node.ranges[0].last,
-                                              int64_t{symbol}, {}, symbol_at(node.most));
-  const Range left{static_cast<uint32_t>(found.begin() - begin), static_cast<uint32_t>(found.end() - begin)};
-  return made_one_of(node.least, left, node.most + 1);
+  const auto begin = texts.begin(), first = begin + node.ranges[0].first, last = begin + node.ranges[0].last;
+  const auto left = std::ranges::lower_bound(first, last, int64_t{symbol}, {}, symbol_at(node.most));
+  const auto right = std::ranges::upper_bound(left, last, int64_t{symbol}, {}, symbol_at(node.most));
+  return made_one_of(node.least, {static_cast<uint32_t>(left - begin), static_cast<uint32_t>(right - begin)},
+                     node.most + 1);
 }
 
 Terms::Id Terms::after(Id term, uint32_t character) {
