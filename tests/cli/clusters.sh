@@ -42,6 +42,12 @@ for i in 1 2 3; do
 done
 check "shards: each line once" test "$(ids shard.?)" = "$(ids whole.out)"
 
+gnu_parallel() {
+  parallel -j 2 --retries 3 "$dsv32" batch "${b[@]}" asked.jsonl -o parallel.{}.out --shard {}/3 ::: 0 1 2 >out 2>err </dev/null
+  check "GNU parallel: each line once" test "$(ids parallel.?.out)" = "$(ids whole.out)"
+}
+if parallel --version 2>&1 </dev/null | grep -q '^GNU parallel'; then gnu_parallel; else skip gnu_parallel "GNU parallel is not installed"; fi
+
 # --- signals, and --drain ---------------------------------------------------------------------------------
 for i in 1 2 3; do echo "{\"prompt\": \"hello $i\", \"temperature\": 0, \"thinking\": false}"; done >endless.jsonl
 endless() {  # OUTPUT ARGS...: in the background, until requests run
