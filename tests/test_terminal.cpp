@@ -45,9 +45,6 @@ struct Folder {
       std::filesystem::temp_directory_path() / ("dsv32_output_" + std::to_string(getpid()));
   Folder() { std::filesystem::create_directory(path); }
   ~Folder() { std::filesystem::remove_all(path); }
-  size_t n_files() const {
-    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path), {}));
-  }
 };
 
 }  // namespace
@@ -344,37 +341,6 @@ BOOST_AUTO_TEST_CASE(a_long_prompt_tells_why_none_came_from_the_cache) {
   BOOST_TEST(prefill_summary(result, true) == "prompt: 40 tokens (0 from cache: reading is slow), 80.0 t/s");
   result.prefill_seconds = 1;
   BOOST_TEST(prefill_summary(result, false) == "prompt: 40 tokens (0 from cache: reading is slow), 40.0 t/s");
-}
-
-BOOST_AUTO_TEST_CASE(an_output_file_appears_when_it_is_whole) {
-  const Folder folder;
-  const std::filesystem::path path = folder.path / "x.bin";
-  write_file(path, "old");
-  {
-    OutputFile file(path.string());
-    file.write("half");
-    BOOST_TEST(read_file(path) == "old");
-    const int nameless = open(folder.path.c_str(), O_TMPFILE | O_RDWR, 0600);  // some file systems cannot
-    BOOST_TEST(folder.n_files() == (nameless < 0 ? 2u : 1u));                  // a kill leaves nothing
-    close(nameless);
-  }
-  BOOST_TEST(read_file(path) == "old");  // not committed: nothing changed, nothing left behind
-  BOOST_TEST(folder.n_files() == 1u);
-  OutputFile file(path.string());
-  file.write("ne");
-  file.write("w");
-  file.commit();
-  BOOST_TEST(read_file(path) == "new");
-  BOOST_TEST(folder.n_files() == 1u);
-  BOOST_CHECK_THROW(OutputFile((folder.path / "absent" / "x").string()), Error);
-}
-
-BOOST_AUTO_TEST_CASE(a_device_is_written_not_replaced) {
-  OutputFile file("/dev/full");
-  BOOST_CHECK_THROW(file.write("x"), Error);
-  struct stat info {};
-  BOOST_TEST(stat("/dev/full", &info) == 0);
-  BOOST_TEST(S_ISCHR(info.st_mode));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -31,7 +31,7 @@ usage_error "a flag and its opposite" run "${m[@]}" --think --no-think hi
 
 # --- a text that begins with a hyphen ---
 for text in "-5 + 3?" "- an item" "-5" "--- three" "-h is what?" "-n is 5?"; do
-  hinted "the text '$text'" "a text that begins with a hyphen stands behind --" run "${m[@]}" "$text"
+  hinted "the text '$text'" "a text that begins with a hyphen stands after --" run "${m[@]}" "$text"
 done
 expect "a text behind --" 0 inspect tokens "${m[@]}" --no-think -- "-5 + 3?"
 check "a text behind --: taken" has out "-5 + 3?"

@@ -13,9 +13,19 @@ for bad in "--tools absent.json hi" "--tools [7] hi" "--messages absent.json" "-
   # shellcheck disable=SC2086
   usage_error "run $bad" run -m absent.gguf $bad
 done
-echo "{\"messages\":[$question],\"temperature\":0}" >more.json
-usage_error_with_hint "a field that --messages does not take" run -m absent.gguf --messages more.json
-check "a field that --messages does not take: its name" has err "temperature is not supported"
+echo "{\"messages\":[$question],\"echo\":0}" >more.json
+usage_error "a field that --messages does not take" run -m absent.gguf --messages more.json
+check "a field that --messages does not take: its name" has err "echo is not supported"
+
+# --- options beside the messages, which win over flags ---
+echo "{\"messages\":[$question],\"max_answer\":4,\"temperature\":0,\"seed\":5}" >few.json
+expect "options of --messages" 0 run "${caller[@]}" --temp 1 -n 9 --messages few.json
+mv out few
+expect "options as flags" 0 run "${caller[@]}" --temp 0 -n 4 --messages <(echo "[$question]")
+check "options of --messages: as flags" same out few
+echo "{\"messages\":[$question],\"max_tokens\":3,\"tools\":[$tool]}" >limited.json
+expect "a limit of --messages" 0 run "${caller[@]}" --messages limited.json
+check "a limit of --messages: says so" has err "the answer is cut: the 3 tokens of max_tokens are used up"
 
 # --- a call ---
 expect "a call" 0 run "${caller[@]}" --messages asked.json

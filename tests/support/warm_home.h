@@ -116,21 +116,24 @@ struct Warm {
   bool is_idle() const { return status().value("requests", 1) == 0; }
 };
 
-inline WarmLink raw_link(const Warm& warm) { return {connect_warm(warm.socket()), kMostToldBytes}; }
+inline WarmLink raw_link(const Warm& warm) { return WarmLink(connect_warm(warm.socket())); }
 
 // Sends the bytes and returns what the other end says until it closes or has said `until`.
 inline std::string said_to(WarmLink link, const std::string& bytes, const char* until = "\n\n") {
   link.queue(bytes);
   std::string heard;
   const auto begin = std::chrono::steady_clock::now();
+  std::string line;
   for (bool is_there = true; is_there && !contains(heard, until) && seconds_since(begin) < 60;) {
-    is_there = link.exchange(100);
-    while (const auto line = link.next_line()) heard += *line + "\n";
+    link.send();
+    const LineReader::Result result = link.next_line(line, 100);
+    if (result == LineReader::Result::line) heard += line + "\n";
+    is_there = result != LineReader::Result::end;
   }
   return heard;
 }
 
-inline constexpr const char* kHello = "{\"dsv32\": 2, \"want\": \"answers\"}";
+inline constexpr const char* kHello = "{\"want\": \"facts\"}";
 
 inline Request small_request() {
   Request request;
@@ -140,9 +143,7 @@ inline Request small_request() {
 }
 
 // A line that asks for it.
-inline ReadJson asked(int64_t id, const Request& request) {
-  return {{"custom_id", std::to_string(id)}, {"body", ReadJson(request_json(request))}};
-}
+inline ReadJson asked(const Request& request) { return {{"body", ReadJson(request_json(request))}}; }
 
 // 0 if the process has ended.
 inline int64_t resident_kib(int64_t pid) {

@@ -24,25 +24,6 @@ constexpr int kSomeFailed = 5;       // the exit code
 constexpr int64_t kMostHeld = 1024;  // answers that wait for an earlier one
 constexpr int kInputWaitMs = 200;    // between checks for a signal
 
-std::string duration(double seconds) {
-  if (seconds < 10) return format("%.1f s", seconds);
-  if (seconds < 100) return format("%.0f s", seconds);
-  if (seconds < 6000) return format("%.0f min", seconds / 60);
-  return format("%.0f h", seconds / 3600);
-}
-
-std::string lines_text(int64_t n) { return with_thousands(n) + (n == 1 ? " line" : " lines"); }
-
-// The defaults of a line's request, without its generation options.
-ChatRequest default_request(const Options& options) {
-  ChatRequest request;
-  request.prompt.system = read_system(options);
-  request.prompt.tools = options.tools;
-  request.is_raw = options.is_raw;
-  request.chat_format = options.chat_format;
-  return request;
-}
-
 // Options for an engine that has room for many requests.
 Options for_many(Options options) {
   options.engine.max_seqs = options.batch.n_parallel.value_or(kAsManyAsSuit);
@@ -56,7 +37,7 @@ class Batch : Listener {
   // `seed`: the seeds of lines are derived from it.
   Batch(const Options& options, BatchSource source, const std::string& output_path, uint64_t seed)
       : options_(for_many(options)),
-        defaults_(default_request(options)),
+        defaults_(request_of({read_system(options), {}}, options)),
         input_(std::move(source), options.batch.shard),
         output_(output_path, options.batch, input_.stamp()),
         model_(options_, Model::Prefetch()),
@@ -69,7 +50,7 @@ class Batch : Listener {
     while (goes_on()) {
       fill();
       if (runner_.n_running() > 0)
-        for (const std::unique_ptr<BatchItem>& item : runner_.turn()) conclude(*item);
+        for (const std::unique_ptr<BatchItem>& item : runner_.turn()) finish(*item);
       show_progress();
       output_.check_place();
     }
@@ -106,22 +87,18 @@ class Batch : Listener {
       say("finishing the " + std::to_string(runner_.n_running()) +
           " that are running; a second signal ends them too");
     if (is_first) stopping_at_ = std::chrono::steady_clock::now();
-    if (is_stopping_ && runner_.n_running() > 0) {
-      if (!model_.is_at_hand())
-        leave_running("the warm process does not answer");
-      else if (options_.batch.drain &&
-               std::chrono::steady_clock::now() - stopping_at_ >= *options_.batch.drain)
-        leave_running("the time of --drain is over");
-    }
+    if (is_stopping_ && runner_.n_running() > 0 && options_.batch.drain &&
+        std::chrono::steady_clock::now() - stopping_at_ >= *options_.batch.drain)
+      leave_running();
     return runner_.n_running() > 0 || (!is_stopping_ && (!waiting_.empty() || !is_at_end_));
   }
 
   // Leaves the running items to a later run.
-  void leave_running(const std::string& why) {
+  void leave_running() {
     const int64_t n = runner_.n_running();
     if (!options_.quiet)
-      say(why + ": " + std::to_string(n) + " running " + (n == 1 ? "request is" : "requests are") +
-          " left for a later run");
+      say("the time of --drain is over: " + std::to_string(n) + " running " +
+          (n == 1 ? "request is" : "requests are") + " left for a later run");
     runner_.leave();
     n_left_ += n;
   }
@@ -146,7 +123,7 @@ class Batch : Listener {
         runner_.begin(std::move(item));
       } catch (...) {
         item.error = current_error();
-        conclude(item);
+        finish(item);
       }
     }
   }
@@ -171,7 +148,7 @@ class Batch : Listener {
     return true;
   }
 
-  void conclude(BatchItem& item) {
+  void finish(BatchItem& item) {
     if (item.error) return fail_item(item, item.name() + ": ");
     if (std::exchange(item.is_lost, false)) return waiting_.push_back(std::move(item));
     ++tally_.n_answered;
@@ -319,14 +296,14 @@ std::vector<std::unique_ptr<BatchItem>> BatchRunner::turn() {
   done.reserve(running_.size());
   for (std::unique_ptr<BatchItem>& item : running_) {
     if (!item->error && !answerer_.is_done(*item->asked)) continue;
-    conclude(*item);
+    take_outcome(*item);
     done.push_back(std::move(item));
   }
   std::erase(running_, nullptr);
   return done;
 }
 
-void BatchRunner::conclude(BatchItem& item) const {
+void BatchRunner::take_outcome(BatchItem& item) const {
   if (item.error) return;
   try {
     item.result = answerer_.take(*item.asked);
@@ -342,66 +319,6 @@ TokenCounts BatchRunner::counts() const {
   TokenCounts sum;
   for (const std::unique_ptr<BatchItem>& item : running_) sum += item->counts;
   return sum;
-}
-
-// Rates count only computed tokens, without those from the cache.
-std::string batch_progress(const BatchTally& tally) {
-  const auto& counted = with_thousands;
-  const int64_t n_left = tally.n_running + tally.n_waiting.value_or(0);
-  const int64_t n_here = tally.n_answered + tally.n_failed;
-  std::string text = counted(tally.n_done());
-  if (tally.n_waiting) text += " / " + counted(tally.n_done() + n_left);
-  text += "  " + counted(tally.n_all_failed()) + " failed  " + counted(tally.n_running) + " running";
-  if (tally.n_waiting) text += "  " + counted(*tally.n_waiting) + " waiting";
-  if (tally.n_waiting && n_here > 0)
-    text +=
-        "  " + duration(tally.seconds * static_cast<double>(n_left) / static_cast<double>(n_here)) + " left";
-  const auto& [n_prompt, n_cached, n_generated] = tally.tokens;
-  return text + "  " + rate(n_prompt - n_cached, tally.seconds) + " t/s in  " +
-         rate(n_generated, tally.seconds) + " t/s out  " + counted(n_cached) + " cached";
-}
-
-std::string batch_summary(const BatchTally& tally) {
-  const auto& counted = with_thousands;
-  const int64_t n_before = tally.n_answered_before + tally.n_failed_before;
-  const auto& [n_prompt, n_cached, n_generated] = tally.tokens;
-  return counted(tally.n_done()) + " lines: " + counted(tally.n_answered + tally.n_answered_before) +
-         " answered, " + counted(tally.n_all_failed()) + " failed" +
-         (n_before > 0 ? " (" + counted(n_before) + " before)" : "") + "; " + counted(n_prompt) +
-         " tokens in (" + counted(n_cached) + " from cache), " + counted(n_generated) + " out, in " +
-         duration(tally.seconds) + ", " + rate(n_generated, tally.seconds) + " t/s out";
-}
-
-void BatchTally::add_failure(const std::string& name, const Error& error) {
-  std::string kind = std::to_string(status_of(error)) + " ";
-  for (const char c : std::string_view(error.what()))
-    if (const bool is_digit = c >= '0' && c <= '9'; !is_digit || kind.back() != '0')
-      kind += is_digit ? '0' : c;
-  const bool is_other = !failures.contains(kind) && failures.size() >= kMostKinds;
-  Failures& alike = failures[is_other ? "other" : kind];
-  alike.status = is_other ? 0 : status_of(error);
-  if (alike.n++ == 0) alike.first = name + error.what() + (error.hint().empty() ? "" : "; " + error.hint());
-}
-
-std::vector<std::string> batch_failures(const BatchTally& tally) {
-  constexpr size_t kShownChars = 300;
-  std::vector<std::string> lines;
-  for (const auto& [kind, alike] : tally.failures)
-    lines.push_back(
-        lines_text(alike.n) +
-        (alike.status > 0 ? format(" failed with status %d", alike.status) : " failed otherwise") +
-        ", the first is " + visible(alike.first, false, kShownChars));
-  if (tally.n_failed_before > 0)
-    lines.push_back(lines_text(tally.n_failed_before) +
-                    " failed in an earlier run, --retry-failed asks for them again");
-  return lines;
-}
-
-std::string batch_rest(const BatchTally& tally, bool is_kept) {
-  if (tally.n_waiting == 0) return {};
-  const char* remain = tally.n_waiting == 1 ? " remains" : " remain";
-  return (tally.n_waiting ? lines_text(*tally.n_waiting) + remain : "the input was not read to its end") +
-         (is_kept ? "; the same command goes on" : "");
 }
 
 }  // namespace dsv32

@@ -42,7 +42,7 @@ int run_many(const Options& options);
 struct BatchSource {
   std::string path;                // of the lines; "-" is standard input
   bool is_text = false;            // a prompt a line, no JSON
-  std::string question;            // added behind each line of text
+  std::string question;            // added after each line of text
   std::vector<std::string> files;  // prompts, each read by `read` when it is its turn
   std::function<std::string(const std::string& file)> read;
 };
@@ -103,6 +103,7 @@ class BatchOutput {
   void lock(int fd);
   uint64_t each_answer(int fd, const Take& take) const;
   void drop_failed();
+  void copy_known(int to) const;
   void write(std::string_view text);
 
   std::string path_;
@@ -140,7 +141,7 @@ class BatchRunner {
   void leave();
 
  private:
-  void conclude(BatchItem& item) const;
+  void take_outcome(BatchItem& item) const;
 
   Answerer& answerer_;
   const int64_t n_at_a_time_;

@@ -22,7 +22,7 @@ namespace dsv32 {
 namespace {
 
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
-// A line of the output: its beginning, the text behind the digest, and its end if it has no error.
+// A line of the output: its beginning, the text after the digest, and its end if it has no error.
 constexpr std::string_view kLineBegin = "{\"id\":\"batch_req_",
                            kAfterId = "\",\"custom_id\":", kNoError = ",\"error\":null}";
 
@@ -241,20 +241,37 @@ uint64_t BatchOutput::each_answer(int fd, const Take& take) const {
   return n_whole;
 }
 
-// Replaces the file by a new one without the failed lines: a kill leaves either the old file or the new one.
+// Replaces the file by a new one without the failed lines: a kill leaves either the old file or the new one,
+// and perhaps a part of the new one beside it.
 void BatchOutput::drop_failed() {
   if (std::erase_if(known_, [](const auto& known) { return known.second; }) == 0) return;
   std::error_code error;
   const std::string target = std::filesystem::canonical(path_, error).string();
   struct stat info {};
   if (error || fstat(fd_, &info) != 0 || lseek(fd_, 0, SEEK_SET) != 0) fail_file("read", path_);
-  OutputFile rest(target, info.st_mode & 07777);
+  std::string temporary = target + ".XXXXXX.tmp";
+  OwnedFd rest(real_file_system(), mkostemps(temporary.data(), 4, O_CLOEXEC | O_APPEND));
+  if (!rest.is_open()) fail_file("write beside", path_);
+  try {
+    copy_known(rest.get());
+    lock(rest.get());
+    if (!is_in_place(fd_)) fail(ErrorKind::io, visible(path_) + " was removed or replaced meanwhile");
+    if (fchmod(rest.get(), info.st_mode & 07777) != 0 || fdatasync(rest.get()) != 0 ||
+        std::rename(temporary.c_str(), target.c_str()) != 0)
+      fail_file("write", path_);
+  } catch (...) {
+    unlink(temporary.c_str());
+    throw;
+  }
+  take(std::move(rest), "write");
+}
+
+void BatchOutput::copy_known(int to) const {
   each_answer(fd_, [&](const LineDigest& digest, bool, const std::string& line) {
-    if (find(digest) != Known::no) rest.write(line + "\n");
+    if (find(digest) == Known::no) return;
+    if (const int result = write_stream(to, line + "\n"); result != 0)
+      errno = -result, fail_file("write", path_);
   });
-  lock(rest.fd());
-  if (!is_in_place(fd_)) fail(ErrorKind::io, visible(path_) + " was removed or replaced meanwhile");
-  take(rest.commit(), "write");
 }
 
 BatchOutput::Known BatchOutput::find(const LineDigest& digest) const {

@@ -49,7 +49,7 @@ class AnswerPrinter : public Listener {
   void on_answer(const std::string& text) override;
   bool is_interrupted() override { return stop_.is_requested(); }
 
-  // Prints calls behind the answer, in lines of their own (call_lines()).
+  // Prints calls after the answer, in lines of their own (call_lines()).
   void print_calls(const std::vector<ToolCall>& calls);
   // Ends the last line; an empty answer gets a line end too, unless it was broken off. `is_thinking_closed`:
   // </think> came, perhaps with no answer after it.

@@ -21,7 +21,7 @@ namespace dsv32 {
 // The commands return the exit code and throw Error.
 //
 // `dsv32 run`: one prompt in, one answer out. Standard output is the answer and nothing else, or with --json
-// one object; tool calls are lines behind the answer. With --talk or --continue the prompt is a talk's next
+// one object; tool calls are lines after the answer. With --talk or --continue the prompt is a talk's next
 // question (talk.h). Exit code 6: no answer began, or the full context cut it; 129, 130, 143: a signal ended
 // it.
 int run_command(const Options& options);
@@ -29,8 +29,8 @@ int run_command(const Options& options);
 // `dsv32 chat`: a talk at the terminal. Error{usage} when standard output is no terminal.
 int chat_command(const Options& options);
 
-// `dsv32 talks`: lists, shows, exports, renames and deletes the talks that are kept. Error{usage} when there
-// is no such talk, or when a chat holds the one to be renamed or deleted.
+// `dsv32 talks`: lists and deletes the talks that are kept. Error{usage} when there is no such talk, or when
+// a chat holds the one to be deleted.
 int talks_command(const Options& options);
 
 class Conversation {
@@ -59,7 +59,7 @@ class Conversation {
   LineEditor::Event read_message(std::string& message, bool& is_command);
   void ask(const std::string& message);
   void answer();
-  void conclude(const GenerationResult& result);
+  void take_answer(const GenerationResult& result);
   void show_next_call() const;
   void try_save(const Message* answer = nullptr);
   void show(std::string_view text);

@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/chat/answer.h"
-#include "cli/chat/chat.h"
 #include "cli/options/flags.h"
 #include "cli/options/inputs.h"
 #include "cli/terminal/streams.h"
@@ -194,7 +193,7 @@ void Conversation::answer() {
                  printer);
     printer.print_calls(result.completion.calls);
     printer.finish(result.completion.thinking_closed);
-    conclude(result);
+    take_answer(result);
   } catch (const WarmGone& gone) {
     printer.finish(false, true);
     try_save();
@@ -205,7 +204,7 @@ void Conversation::answer() {
   }
 }
 
-void Conversation::conclude(const GenerationResult& result) {
+void Conversation::take_answer(const GenerationResult& result) {
   const SamplingOptions& sampling = options_.generation.sampling;
   stats_ = prefill_summary(result, true) + "; " + decode_summary(result);
   if (sampling.temperature > 0) stats_ = "seed: " + std::to_string(sampling.seed) + "; " + stats_;

@@ -16,7 +16,7 @@
 namespace dsv32 {
 namespace {
 
-// The text behind `part` that all candidates with this beginning share; if it is empty, these candidates.
+// The text after `part` that all candidates with this beginning share; if it is empty, these candidates.
 LineEditor::Expansion expand(std::string_view part, std::vector<std::string> candidates) {
   std::erase_if(candidates, [&](const std::string& candidate) { return !candidate.starts_with(part); });
   if (candidates.empty()) return {};

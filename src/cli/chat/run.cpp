@@ -3,6 +3,7 @@
 // A report goes to standard error: one line at a terminal, more with --verbose.
 #include <chrono>
 #include <optional>
+#include <random>
 
 #include <unistd.h>
 
@@ -14,7 +15,7 @@
 #include "cli/chat/talk.h"
 #include "cli/options/flags.h"
 #include "cli/options/inputs.h"
-#include "cli/options/messages.h"
+#include "cli/options/request_json.h"
 #include "cli/warm/model.h"
 
 namespace dsv32 {
@@ -35,15 +36,18 @@ void report(const GenerationResult& result, const Options& options, const Termin
 // Reports an answer that is empty or cut, though not interrupted, unless -n 0 asked for none. Returns the
 // exit code: 0 also for an answer that began and was cut by -n, unless it has to be a whole document or is a
 // call.
-int conclude(const GenerationResult& result, const GenerationOptions& asked, int64_t context, bool is_quiet) {
+int report_end(const GenerationResult& result, const GenerationOptions& asked, int64_t context,
+               bool is_quiet) {
   const Completion& answer = result.completion;
   const bool has_begun = !answer.content.empty() || !answer.calls.empty() || answer.is_call_cut,
              has_to_be_whole = asked.is_document() || answer.is_call_cut,
-             is_as_asked = result.n_answer_tokens() == asked.max_answer;
+             is_at_total = result.n_completion_tokens == asked.max_tokens,
+             is_as_asked = is_at_total || result.n_answer_tokens() == asked.max_answer;
   const bool has_ended = result.finish_reason == FinishReason::stop;
   if (asked.max_answer == 0 || (has_begun && has_ended)) return 0;
   const std::string why =
       has_ended     ? "the model ended before it began one"
+      : is_at_total ? "the " + with_thousands(asked.max_tokens) + " tokens of max_tokens are used up"
       : is_as_asked ? "the " + with_thousands(result.n_answer_tokens()) + " tokens of -n are used up"
                     : "the context of " + with_thousands(context) + " tokens is full, -c N holds more";
   const std::string text = (has_begun ? "the answer is cut: " : "no answer: ") + why;
@@ -70,6 +74,13 @@ std::optional<HeldTalk> ask_in_talk(const Options& options, const PromptText& te
   return talk;
 }
 
+ChatRequest request_of(const Talk& talk, ChatRequest request) {
+  request.messages = talk.messages;
+  request.options.thinking = talk.thinking, request.is_thinking_asked = false;
+  request.decoded = talk.decoded;
+  return request;
+}
+
 void keep_answer(HeldTalk& talk, const GenerationResult& result, const std::string& model) {
   if (result.completion.content.empty()) return;
   talk.model = model;
@@ -81,33 +92,31 @@ void keep_answer(HeldTalk& talk, const GenerationResult& result, const std::stri
 
 int run_command(const Options& options) {
   const Terminal terminal = examine_terminal(options.color);
-  const bool has_messages = !options.messages.empty();
-  const GivenMessages given = has_messages ? read_messages(options) : GivenMessages();
-  const PromptText text = has_messages ? PromptText() : read_prompt(options, terminal.is_in);
+  const PromptText text = read_prompt(options, terminal.is_in);
   warn_of_model_in_prompt(options);
+  request_of(text, options);  // what is wrong with it is said before the model is opened
   std::optional<HeldTalk> talk = ask_in_talk(options, text);
-  const std::vector<TokenRun> decoded = talk ? talk->decoded : std::vector<TokenRun>();
   const auto start = std::chrono::steady_clock::now();
   Model model(options);
-  ChatChoice choice = chat_choice(options);
-  choice.n_most = most_encoded(model.most_context());
-  if (talk) choice.thinking = talk->thinking, choice.is_asking = false;
+  ChatRequest request = request_of(text, with_recommended(options, model.file()));
+  if (talk) request = request_of(*talk, std::move(request));
+  GenerationOptions& generation = request.options;
   const Tokenizer& tokenizer = model.tokenizer();
-  const Prompt prompt = has_messages ? make_prompt(tokenizer, given.messages, choice)
-                        : talk       ? make_prompt(tokenizer, talk->messages, choice)
-                                     : make_prompt(tokenizer, text, options.is_raw, choice);
+  const Prompt prompt = prompt_of(request, tokenizer, most_encoded(model.most_context()));
   check_prompt(tokenizer.n_vocab(), model.most_context(), prompt.ids);  // before anything is loaded
-  model.begin([&](PrefixCache& prefixes, const Tokenizer&) { prefixes.prefetch(prompt.ids, decoded); });
+  model.begin(
+      [&](PrefixCache& prefixes, const Tokenizer&) { prefixes.prefetch(prompt.ids, request.decoded); });
   const std::string name = model_name(model.path());
   const double load_seconds = seconds_since(start);
   StatusLine status(terminal.can_redraw, options.quiet);
 
   if (prompt.is_raw && !options.is_raw && !options.quiet)
     say("note: the prompt begins with the model's first token and is taken as rendered already");
-  GenerationOptions generation = with_recommended(options, model.file()).generation;
-  given.tools.ask_for(generation);
   generation.thinking = prompt.thinking;
-  generation.sampling.seed = choose_seed(options);
+  if (request.has_random_seed)
+    generation.sampling.seed = std::random_device{}();
+  else if (!request.has_seed)
+    generation.sampling.seed = choose_seed(options);
 
   AnswerJson json({.model_name = name,
                    .seed = generation.sampling.seed,
@@ -124,10 +133,12 @@ int run_command(const Options& options) {
                         status, stop);
   const auto answer = [&] {
     try {
-      return generate(
-          model,
-          {.tokenizer = &model.tokenizer(), .prompt = prompt.ids, .options = generation, .decoded = decoded},
-          printer);
+      return generate(model,
+                      {.tokenizer = &model.tokenizer(),
+                       .prompt = prompt.ids,
+                       .options = generation,
+                       .decoded = request.decoded},
+                      printer);
     } catch (const WarmGone&) {
       if (!options.json) printer.finish(false, true);
       throw;
@@ -146,7 +157,7 @@ int run_command(const Options& options) {
     say("note: what looks like a call is none: " + result.completion.call_fault);
   report(result, options, terminal, generation.sampling);
   if (is_interrupted) return stop.end();
-  return conclude(result, generation, model.facts().context, options.quiet);
+  return report_end(result, generation, model.facts().context, options.quiet);
 }
 
 }  // namespace dsv32

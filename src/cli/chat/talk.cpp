@@ -40,7 +40,7 @@ Value required(const JsonFields& fields, const char* key, std::optional<Value> v
 }
 
 // A talk may begin with the system's message; then user and assistant take turns, with results of calls
-// behind the assistant's. A question may come before all results are there.
+// after the assistant's. A question may come before all results are there.
 void check_turn(Speaker role, const Talk& before) {
   const bool is_system = before.messages.empty() && role == Speaker::system;
   const Speaker expected = is_system                ? Speaker::system
@@ -223,14 +223,13 @@ void HeldTalk::begin_anew() {
 }
 
 void HeldTalk::rename(const std::string& name) {
-  store();
-  if (has_file())
-    store_->rename(name_, name, *lock_);
-  else
-    lock_ = store_->lock_free(name);
+  TalkLock lock = store().lock_free(name);
+  used_ms = now_ms();
+  store_->save(name, *this);
+  if (has_file()) store_->remove(name_);
   is_kept_ = true;
   name_ = name;
-  save();
+  lock_ = std::move(lock);
 }
 
 }  // namespace dsv32

@@ -91,10 +91,8 @@ class TalkStore {
   // The lock for a new talk of just this name. Throws Error{usage} when the name is taken or held.
   TalkLock lock_free(const std::string& name) const;
 
-  // The caller holds the talk's lock. Both return when the change is on the disk. rename(): `lock` becomes
-  // the new name's. Throw Error{usage} when there is no such talk, or the new name is taken or held;
-  // Error{io}.
-  void rename(const std::string& name, const std::string& to, TalkLock& lock) const;
+  // The caller holds the talk's lock. Returns when the talk is gone from the disk. Throws Error{usage} when
+  // there is no such talk, Error{io}.
   void remove(const std::string& name) const;
 
   // Returns when the talk is on the disk. After Error{io} the disk has the former talk or this one.

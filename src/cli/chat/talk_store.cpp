@@ -29,19 +29,8 @@ constexpr std::string_view kEnding = ".json", kTemporaryEnding = ".tmp";
 std::string file_name(const std::string& name) { return name + std::string(kEnding); }
 std::string lock_name(const std::string& name) { return "." + name + ".lock"; }
 
-[[noreturn]] void fail_taken(const std::string& name) {
-  fail(ErrorKind::usage, "there is a talk " + name + " already");
-}
-
 [[noreturn]] void fail_absent(const std::string& name) {
   fail(ErrorKind::usage, "there is no talk " + name, "dsv32 talks list names them");
-}
-
-// Throws when renaming or deleting has failed.
-void check_change(int result, const std::string& what, const std::string& name) {
-  if (result == -ENOENT) fail_absent(name);
-  if (result != 0)
-    fail(ErrorKind::io, "cannot " + what + " the talk " + name + ": " + describe_errno(result));
 }
 
 // Empty when the file is this user's.
@@ -164,7 +153,7 @@ std::optional<TalkLock> TalkStore::lock(const std::string& name) const {
 
 TalkLock TalkStore::lock_free(const std::string& name) const {
   std::optional<TalkLock> taken = lock(name);
-  if (!taken || has(name)) fail_taken(name);
+  if (!taken || has(name)) fail(ErrorKind::usage, "there is a talk " + name + " already");
   return std::move(*taken);
 }
 
@@ -179,20 +168,11 @@ TalkLock TalkStore::lock_new(std::string& name) const {
   }
 }
 
-void TalkStore::rename(const std::string& name, const std::string& to, TalkLock& lock) const {
-  TalkLock taken = lock_free(to);
-  const int result = fs_->rename_new(directory_.get(), file_name(name), file_name(to));
-  if (result == -EEXIST) fail_taken(to);
-  check_change(result, "rename", name);
-  fs_->unlink(directory_.get(), lock_name(name));
-  lock = std::move(taken);
-  fs_->fsync(directory_.get());
-}
-
 void TalkStore::remove(const std::string& name) const {
   const int result = fs_->unlink(directory_.get(), file_name(name));
   fs_->unlink(directory_.get(), lock_name(name));
-  check_change(result, "delete", name);
+  if (result == -ENOENT) fail_absent(name);
+  if (result != 0) fail(ErrorKind::io, "cannot delete the talk " + name + ": " + describe_errno(result));
   fs_->fsync(directory_.get());
 }
 

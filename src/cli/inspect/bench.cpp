@@ -1,4 +1,4 @@
-// `dsv32 bench`. Of one sequence it times a prompt behind each context, and decode steps behind that. It
+// `dsv32 bench`. Of one sequence it times a prompt after each context, and decode steps after that. It
 // shows the bytes of weights that decode reads a second, and their share of the ceiling: the bytes a second
 // that the device moves when it adds one large array to another, measured in the same run.
 //
@@ -50,13 +50,14 @@ std::string guesses_line(const BatchTiming& timing) {
 }
 
 // Of a step; the counts are of all steps.
-void add_guesses(Json& json, const BatchTiming& timing) {
-  if (timing.n_guessed == 0) return;
-  json["guesses"] = {{"guessed", timing.n_guessed},
-                     {"accepted", timing.n_accepted},
-                     {"tokens_per_step", timing.n_tokens / static_cast<double>(timing.n_sequences)},
-                     {"guess_ms", 1e3 * timing.guess_seconds},
-                     {"verify_ms", 1e3 * (timing.step_seconds - timing.guess_seconds)}};
+Json guesses_json(const BatchTiming& timing) {
+  if (timing.n_guessed == 0) return Json::object();
+  return {{"guesses",
+           {{"guessed", timing.n_guessed},
+            {"accepted", timing.n_accepted},
+            {"tokens_per_step", timing.n_tokens / static_cast<double>(timing.n_sequences)},
+            {"guess_ms", 1e3 * timing.guess_seconds},
+            {"verify_ms", 1e3 * (timing.step_seconds - timing.guess_seconds)}}}};
 }
 
 // Runs the sequence up to the context and times n_prompt tokens. Returns tokens a second.
@@ -95,7 +96,34 @@ Cell cell(const char* name, const char* key, std::optional<double> x, int n_digi
   return {name, key, x ? format("%.*f%s", n_digits, *x * times, unit) : "-", x ? Json(*x) : Json(nullptr)};
 }
 
-// A row of the table.
+// A row of a table, and what else there is of it: a line below it, and fields.
+struct Row {
+  std::vector<Cell> cells;
+  std::string line = {};
+  Json fields = Json::object();
+};
+
+std::string text_of(const std::vector<Row>& rows) {
+  std::string text;
+  for (const Cell& one : rows.front().cells) text += one.column(one.name);
+  for (const Row& row : rows) {
+    text += "\n";
+    for (const Cell& one : row.cells) text += one.column(one.text);
+    text += row.line;
+  }
+  return text + "\n";
+}
+
+Json json_of(const std::vector<Row>& rows) {
+  Json list = Json::array();
+  for (const Row& row : rows) {
+    Json& json = list.emplace_back();
+    for (const Cell& one : row.cells) json[one.key] = one.value;
+    json.update(row.fields);
+  }
+  return list;
+}
+
 struct Measured {
   int64_t context = 0;
   BatchTiming decode = {};
@@ -103,20 +131,21 @@ struct Measured {
   double row_bytes = 0;
   std::optional<double> prefill_tps = {}, weight_gbps = {};  // of one sequence: several share experts
 
-  std::vector<Cell> cells(double memory_gbps) const {
+  Row row(double memory_gbps) const {
     const auto if_any = [](bool is_any, double x) { return is_any ? std::optional(x) : std::nullopt; };
-    return {
-        cell("context", "context", context),
-        cell("seqs", "sequences", decode.n_sequences),
-        cell("buffer", "buffer_rows", buffer_rows, "full"),
-        cell("prefill t/s", "prefill_tokens_per_second", prefill_tps, 1),
-        cell("decode t/s", "decode_tokens_per_second", decode.tokens_per_second(), 1),
-        cell("ms/step", "step_ms", 1e3 * decode.step_seconds, 3),
-        cell("weights GB/s", "weights_gbps", weight_gbps, 1),
-        cell("share", "share_of_memory", if_any(!!weight_gbps, weight_gbps.value_or(0) / memory_gbps), 1, 100,
-             "%"),
-        cell("hits", "hit_rate", if_any(decode.n_rows > 0, 1 - decode.n_misses / decode.n_rows), 1, 100, "%"),
-        cell("MB fetched", "fetched_bytes_per_step", decode.n_misses * row_bytes, 2, 1e-6)};
+    return {{cell("context", "context", context), cell("seqs", "sequences", decode.n_sequences),
+             cell("buffer", "buffer_rows", buffer_rows, "full"),
+             cell("prefill t/s", "prefill_tokens_per_second", prefill_tps, 1),
+             cell("decode t/s", "decode_tokens_per_second", decode.tokens_per_second(), 1),
+             cell("ms/step", "step_ms", 1e3 * decode.step_seconds, 3),
+             cell("weights GB/s", "weights_gbps", weight_gbps, 1),
+             cell("share", "share_of_memory", if_any(!!weight_gbps, weight_gbps.value_or(0) / memory_gbps), 1,
+                  100, "%"),
+             cell("hits", "hit_rate", if_any(decode.n_rows > 0, 1 - decode.n_misses / decode.n_rows), 1, 100,
+                  "%"),
+             cell("MB fetched", "fetched_bytes_per_step", decode.n_misses * row_bytes, 2, 1e-6)},
+            guesses_line(decode),
+            guesses_json(decode)};
   }
 };
 
@@ -132,14 +161,11 @@ class Bench {
 
   // How many sequences of each context fit.
   void count() {
-    std::string text = format("%8s %10s\n", "context", "sequences");
-    Json list = Json::array();
-    for (const int64_t context : contexts_) {
-      const int64_t n = n_fitting(std::max<int64_t>(context, 1), machine_);
-      text += format("%8lld %10lld\n", as_ll(context), as_ll(n));
-      list.push_back({{"context", context}, {"sequences", n}});
-    }
-    write(text, {{"capacity", list}});
+    std::vector<Row> rows;
+    for (const int64_t context : contexts_)
+      rows.push_back({{cell("context", "context", context),
+                       cell("sequences", "sequences", n_fitting(std::max<int64_t>(context, 1), machine_))}});
+    write_result(options_, text_of(rows), {{"capacity", json_of(rows)}});
   }
 
   void time() {
@@ -150,12 +176,16 @@ class Bench {
     for (size_t i = 0; i < contexts_.size() && !bench_.sequences.empty(); ++i) time_many(contexts_[i]);
     if (rows_.empty())
       fail(ErrorKind::memory, "none of these batches fits", "--capacity says how many sequences fit");
-    write(table(), json());
+    std::vector<Row> rows;
+    for (const Measured& at : rows_) rows.push_back(at.row(memory_gbps_));
+    write_result(options_, head() + text_of(rows),
+                 {{"backend", backend_},
+                  {"weight_bytes_per_token", n_weight_bytes_},
+                  {"memory_gbps", memory_gbps_},
+                  {"measured", json_of(rows)}});
   }
 
  private:
-  // --- Measuring
-
   void time_one() {
     const int64_t n_prompt = bench_.n_prompt.value_or(options_.engine.chunk.value_or(kPromptTokens));
     EngineOptions asked = options_.engine;
@@ -171,7 +201,7 @@ class Bench {
     }
   }
 
-  // Batches of the wanted sizes that fit behind a context.
+  // Batches of the wanted sizes that fit after a context.
   void time_many(int64_t context) {
     const int64_t n_tokens = std::max<int64_t>(context, 1);
     EngineOptions asked = options_.engine;
@@ -223,35 +253,9 @@ class Bench {
     rows_.push_back(std::move(row));
   }
 
-  // --- Telling
-
-  void write(const std::string& text, const Json& json) const {
-    write_out(options_.json ? shown_json(json) + "\n" : text);
-  }
-
-  std::string table() const {
-    std::string text = format("%s, %.2f GB of weights a token, memory moves %.0f GB/s\n", backend_.c_str(),
-                              static_cast<double>(n_weight_bytes_) / 1e9, memory_gbps_);
-    for (const Cell& one : rows_.front().cells(memory_gbps_)) text += one.column(one.name);
-    for (const Measured& at : rows_) {
-      text += "\n";
-      for (const Cell& one : at.cells(memory_gbps_)) text += one.column(one.text);
-      text += guesses_line(at.decode);
-    }
-    return text + "\n";
-  }
-
-  Json json() const {
-    Json list = Json::array();
-    for (const Measured& at : rows_) {
-      for (Json& row = list.emplace_back(); const Cell& one : at.cells(memory_gbps_))
-        row[one.key] = one.value;
-      add_guesses(list.back(), at.decode);
-    }
-    return {{"backend", backend_},
-            {"weight_bytes_per_token", n_weight_bytes_},
-            {"memory_gbps", memory_gbps_},
-            {"measured", list}};
+  std::string head() const {
+    return format("%s, %.2f GB of weights a token, memory moves %.0f GB/s\n", backend_.c_str(),
+                  static_cast<double>(n_weight_bytes_) / 1e9, memory_gbps_);
   }
 
   const Options& options_;

@@ -96,9 +96,9 @@ void list(const Options& options, const std::optional<CacheFiles>& cache) {
                    visible(model.name, false, 24).c_str(), time_ago(model.used_ms, now_ms()).c_str(),
                    with_thousands(model.n_pages * kPageTokens).c_str(), human_bytes(model.n_bytes).c_str());
   }
-  const Json json{
-      {"path", sanitize_utf8(directory_of(options))}, {"bytes", content.n_bytes}, {"models", array}};
-  write_out(options.json ? shown_json(json) + "\n" : text);
+  write_result(
+      options, text,
+      {{"path", sanitize_utf8(directory_of(options))}, {"bytes", content.n_bytes}, {"models", array}});
 }
 
 // Reads every page; removes damaged ones, unless only asked to look.
@@ -122,9 +122,11 @@ int verify(const Options& options, const std::optional<CacheFiles>& cache) {
   }
   text +=
       format("%zu pages: %zu damaged, %lld unreadable\n", pages.size(), damage.size(), as_ll(n_unreadable));
-  const Json json{
-      {"pages", pages.size()}, {"damaged", damage.size()}, {"unreadable", n_unreadable}, {"damage", damage}};
-  write_out(options.json ? shown_json(json) + "\n" : text);
+  write_result(options, text,
+               {{"pages", pages.size()},
+                {"damaged", damage.size()},
+                {"unreadable", n_unreadable},
+                {"damage", damage}});
   return damage.empty() && n_unreadable == 0 ? 0 : 1;
 }
 
@@ -139,10 +141,8 @@ int shrink(const Options& options, const std::optional<CacheFiles>& cache, uint6
     if (CacheFiles::is_model_note(name)) cache->fs().unlink(cache->top(), name);
   const CacheContent left = content_in(cache);
   const uint64_t n_removed = before - std::min(before, left.n_bytes);
-  const Json json{{"removed_bytes", n_removed}, {"bytes", left.n_bytes}};
-  write_out((options.json ? shown_json(json)
-                          : human_bytes(n_removed) + " removed, " + human_bytes(left.n_bytes) + " left") +
-            "\n");
+  write_result(options, human_bytes(n_removed) + " removed, " + human_bytes(left.n_bytes) + " left\n",
+               {{"removed_bytes", n_removed}, {"bytes", left.n_bytes}});
   return left.n_bytes <= max_bytes || left.pages.empty() ? 0 : 1;
 }
 

@@ -89,7 +89,7 @@ void check_buffer(Report& report, const GgufFile& file, const EngineOptions& opt
               {"first_unequal_pos", found.first_unequal_pos}});
 }
 
-// What Quest loses against dense attention. Tells; passes as long as the numbers are finite.
+// What Quest loses against dense attention. Passes as long as the numbers are finite.
 void check_selection(Report& report, const GgufFile& file, EngineOptions options, Tokens tokens) {
   if (options.select != SelectPolicy::quest) return;
   options.topk_buffer = kEveryRow;
@@ -118,7 +118,7 @@ void check_cuts(Report& report, const GgufFile& file, EngineOptions options, Tok
   const std::string other =
       format("the last logits %s differ or are not finite", found.first_unequal.c_str());
   report.add(is_equal, options.backend + ", a prompt in any chunks",
-             format("%zu tokens at once, in other steps and behind held ones, %lld ways, %s", tokens.size(),
+             format("%zu tokens at once, in other steps and after held ones, %lld ways, %s", tokens.size(),
                     as_ll(found.n_ways), is_equal ? "the same bits" : other.c_str()),
              {{"ways", found.n_ways}, {"first_unequal", found.first_unequal}});
 }

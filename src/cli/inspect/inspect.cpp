@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "cli/options/inputs.h"
 #include "cli/options/json.h"
-#include "cli/options/messages.h"
+#include "cli/options/request_json.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
 #include "weights/weights.h"
@@ -121,34 +121,30 @@ Json model_json(const GgufFile& file) {
 
 }  // namespace
 
+void write_result(const Options& options, const std::string& text, const Json& json) {
+  write_out(options.json ? shown_json(json) + "\n" : text);
+}
+
 int inspect_model(const Options& options) {
   const GgufFile file = open_model(options);
-  write_out(options.json ? shown_json(model_json(file)) + "\n" : model_text(file));
+  write_result(options, model_text(file), model_json(file));
   return 0;
 }
 
-// The ids, then the prompt as the model reads it, byte for byte behind the first line end.
+// The ids, then the prompt as the model reads it, byte for byte after the first line end.
 int inspect_tokens(const Options& options) {
-  const bool has_messages = !options.messages.empty();
-  const GivenMessages given = has_messages ? read_messages(options) : GivenMessages();
-  const PromptText text = has_messages ? PromptText() : read_prompt(options, is_terminal(STDIN_FILENO));
+  const ChatRequest request = request_of(read_prompt(options, is_terminal(STDIN_FILENO)), options);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(GgufFile(find_model(options)));
   report_tokenizer(*tokenizer, options);
-  const ChatChoice choice = chat_choice(options);
-  const Prompt prompt = has_messages ? make_prompt(*tokenizer, given.messages, choice)
-                                     : make_prompt(*tokenizer, text, options.is_raw, choice);
+  const Prompt prompt = prompt_of(request, *tokenizer);
   std::string line;
   Json pieces = Json::array();
   for (const int32_t id : prompt.ids) {
     line += (line.empty() ? "" : " ") + std::to_string(id);
     pieces.push_back(sanitize_utf8(tokenizer->piece(id)));
   }
-  if (options.json)
-    write_out(
-        shown_json({{"prompt", sanitize_utf8(prompt.rendered)}, {"tokens", prompt.ids}, {"pieces", pieces}}) +
-        "\n");
-  else
-    write_out(line + "\n" + prompt.rendered + (is_terminal(STDOUT_FILENO) ? "\n" : ""));
+  write_result(options, line + "\n" + prompt.rendered + (is_terminal(STDOUT_FILENO) ? "\n" : ""),
+               {{"prompt", sanitize_utf8(prompt.rendered)}, {"tokens", prompt.ids}, {"pieces", pieces}});
   return 0;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/options/flags.h"
+#include "cli/options/json.h"
 #include "engine/sequence.h"
 #include "gguf/gguf.h"
 #include "gguf/random_weights.h"
@@ -35,7 +36,7 @@ int check_command(const Options& options);
 // cache, and is not made. 1: verify found damage, or prune or clear could not remove enough.
 int cache_command(const Options& options);
 
-// Times prefill and decode behind contexts, of one sequence or of several together, for a model file or for
+// Times prefill and decode after contexts, of one sequence or of several together, for a model file or for
 // synthetic weights of any shape; or says how many sequences fit.
 int bench_command(const Options& options);
 
@@ -43,6 +44,9 @@ int bench_command(const Options& options);
 int completion_command(const Options& options);
 std::string completion_script(const std::string& shell);
 std::string manual_page();  // dsv32(1), in man's macros
+
+// Writes a result: the text, or with --json the object.
+void write_result(const Options& options, const std::string& text, const Json& json);
 
 // ---- what benches and plans share ----
 
@@ -71,7 +75,7 @@ class MeasuredModel {
 // n random ids of the vocabulary.
 std::vector<int32_t> random_tokens(int64_t n, int64_t vocab_size, Rng& rng);
 
-// n sequences that hold the same n_tokens random tokens, so that steps behind them need no hours of prefill.
+// n sequences that hold the same n_tokens random tokens, so that steps after them need no hours of prefill.
 // The keys are random, for a realistic spread of scores; each sequence has its own pages with the same keys.
 // Rows are zero, since no operation's time depends on them. Throws as LatentCache::open() and reserve() do.
 std::vector<std::unique_ptr<ByHand>> fabricate_sequences(Engine& engine, int64_t n, int64_t n_tokens);
@@ -95,7 +99,7 @@ class ForcedChoices {
   ForcedChoices(const ForcedChoices&) = delete;
   ForcedChoices& operator=(const ForcedChoices&) = delete;
 
-  // Makes the choices of the next step, in which each sequence has n_guesses, behind the work enqueued on the
+  // Makes the choices of the next step, in which each sequence has n_guesses, after the work enqueued on the
   // devices. n_kept: how many tokens each sequence kept of the step before; empty: one.
   void next(int64_t n_guesses = 0, std::span<const int64_t> n_kept = {});
 
@@ -135,7 +139,7 @@ struct BatchTiming {
 int64_t timed_tokens(int64_t n_decode, int64_t n_guesses = 0);
 int64_t timed_tokens(const Options& options);
 
-// Times bench.n_decode steps of the loop, in which each sequence appends tokens behind the first n_tokens
+// Times bench.n_decode steps of the loop, in which each sequence appends tokens after the first n_tokens
 // that it holds, with the forced choices and the accepted guesses of `bench`. The context must have room for
 // one token more than timed_tokens().
 BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,

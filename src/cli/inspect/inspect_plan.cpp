@@ -241,8 +241,8 @@ class PlanReport {
         {{"skipped_bytes", n_unused}});
   }
 
-  // The last lines: the expected speed, which is no promise, and the rates behind it; and what else there was
-  // to choose.
+  // The last lines: the expected speed, which is no promise, and the rates that give it; and what else there
+  // was to choose.
   void add_speed() {
     json_["expected"] = json_["runner_up"] = nullptr;
     if (is_beyond_memory_) return add("expected speed: limited by the disk\n");
@@ -337,13 +337,13 @@ int inspect_plan(const Options& options) {
   const MeasuredModel model(options);
   try {
     const PlanReport report(model, options);
-    write_out(options.json ? shown_json(report.json()) + "\n" : report.text());
+    write_result(options, report.text(), report.json());
     return 0;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::memory) throw;
     const std::string hint = options.imagined ? hint_for(model, options, error) : error.hint();
     if (!options.json) throw Error(error.kind(), error.what(), hint);
-    write_out(shown_json({{"fits", false}, {"reason", error.what()}, {"hint", hint}}) + "\n");
+    write_result(options, "", {{"fits", false}, {"reason", error.what()}, {"hint", hint}});
     return exit_code(error.kind());
   }
 }

@@ -260,8 +260,8 @@ const Flag kAsking[] = {
     {"system-file", "FILE", "the same, from a file", "Prompt", kGenerating | kTokens,
      [](O& o) { return field(o.system_file); }},
     {"messages", "FILE",
-     "the whole conversation in place of a prompt, as JSON: a list of messages in OpenAI's form, or an "
-     "object with messages and perhaps tools; - is standard input",
+     "the whole conversation in place of a prompt, as JSON: a list of messages in OpenAI's form, or a body "
+     "of a batch's line, whose fields win over flags; - is standard input",
      "Prompt", kRun | kTokens | kOnce, [](O& o) { return field(o.messages); }},
     {"tools", "FILE",
      "what the answer may call: OpenAI's list of tools, a file, - for standard input, or JSON itself; calls "
@@ -282,7 +282,7 @@ const Flag kAsking[] = {
      }},
 };
 
-// Rows behind those of generation options.
+// Rows after those of generation options.
 const Flag kAnswering[] = {
     {"schema,json-schema", "FILE",
      "the answer is a JSON document that this JSON schema accepts (true: any document): a file, - for "
@@ -377,7 +377,7 @@ const Flag kAnswering[] = {
      kMeasured, kPlan, [](O& o) { return parsed(o.imagined, parse_machine); }, "this one"},
     {"host-rate", "N", "GB that CPU threads read of host memory in a second", kMeasured, kPlan,
      [](O& o) { return field(o.host_rate, 1, 10000); }, "8 for each thread, at most 120"},
-    {"contexts", "LIST", "tokens of context behind which to measure", kMeasured, kBench,
+    {"contexts", "LIST", "tokens of context after which to measure", kMeasured, kBench,
      [](O& o) { return field(o.bench.contexts, 0, kMostListed); }, "0,4096,32768,131072"},
     {"sequences", "LIST", "how many sequences decode together; their contexts are made up", kMeasured, kBench,
      [](O& o) { return field(o.bench.sequences, 1, kMostListed); }, "one, whose context is computed"},
@@ -393,7 +393,7 @@ const Flag kAnswering[] = {
      [](O& o) { return field(o.bench.locality.experts, 0, 1); }},
     {"accept", "LIST",
      "with --draft the share of first guesses that are taken as right, and perhaps, with commas, of second "
-     "and third ones behind right ones; F stands for F,F,F",
+     "and third ones after right ones; F stands for F,F,F",
      kMeasured, kBench, [](O& o) { return parsed(o.bench.accepted, parse_shares); }, "those that are right"},
 
     {"warm", "HOW",

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +16,10 @@
 #include "base/error.h"
 #include "cli/options/options.h"
 #include "cli/terminal/streams.h"
+
+namespace cxxopts {
+class Options;
+}
 
 namespace dsv32 {
 
@@ -47,7 +52,7 @@ std::string overview();  // examples first, then the commands, then the exit cod
 std::string command_help(Command command);
 
 // The text for `help`, `--help`, `-h`, `version`, `--version` and `-V` in place of a command or, with
-// hyphens, behind a group such as `inspect`; empty for other `words`.
+// hyphens, after a group such as `inspect`; empty for other `words`.
 std::string general_text(const std::vector<std::string>& words);
 
 std::string parser_version();  // of cxxopts
@@ -121,13 +126,21 @@ struct GivenWords {
   bool has(const std::string& name) const;  // `name`: a flag's first
 };
 
+// A command, its flags, and their parser.
+struct CommandLine {
+  CommandRow command;
+  Flags flags;
+  std::shared_ptr<cxxopts::Options> parser;
+};
+CommandLine make_command_line(const CommandRow& command, Flags flags);
+
 // `args`: the words after the command's name. Throws Error{usage} for an unknown flag (with the nearest
 // spelling), a missing value, a switch's value, a value in a word of its own that is spelled like a flag,
 // and, without --help, words for a command that takes none.
-GivenWords take_apart(const CommandRow& command, const Flags& flags, const std::vector<std::string>& args);
+GivenWords take_apart(const CommandLine& line, const std::vector<std::string>& args);
 
 // Usage, and the flags by group, for standard output's terminal.
-std::string help_of(const CommandRow& command, const Flags& flags);
+std::string help_of(const CommandLine& line);
 
 // The one of `names` that the mistyped `word` probably means; empty when none is near.
 std::string nearest(const std::string& word, const std::vector<std::string>& names);
@@ -158,11 +171,11 @@ std::vector<double> parse_shares(const FlagValue& value);     // "F,F2,F3": kMos
 size_t parse_word(const FlagValue& value, const std::vector<std::string>& words);
 std::vector<std::string> type_names();          // of the supported formats
 TensorType parse_type(const FlagValue& value);  // one of them, in any case
-// A mix of formats by its name, else one format for all matrices, which "-pure" behind the name always means.
+// A mix of formats by its name, else one format for all matrices, which "-pure" after the name always means.
 SyntheticTypes parse_file_type(const FlagValue& value);
 std::string name_of(const SyntheticTypes& types);  // as parse_file_type() reads it
 // "2x141G+256G": the GPUs, with + between them, or 0 for none; then + and the host's memory. A GPU is SIZE or
-// a name of gpu_kinds(), perhaps behind a number (2xH200). Spaces do not count.
+// a name of gpu_kinds(), perhaps after a number (2xH200). Spaces do not count.
 ImaginedMachine parse_machine(const FlagValue& value);
 // "full or auto", "fp8, bf16 or f32"
 std::string listed(const std::vector<std::string>& names);

@@ -144,7 +144,7 @@ void append_part(std::string& text, const std::string& part) {
     fail(ErrorKind::usage, format("the prompt's parts are longer than %zu bytes together", kMaxTextBytes));
 }
 
-// Whether a prompt that was rendered already ends with <think>, perhaps with a line end behind it.
+// Whether a prompt that was rendered already ends with <think>, perhaps with a line end after it.
 bool ends_in_thinking(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
   const std::optional<int32_t> think = tokenizer.find("<think>");
   if (!ids.empty() && tokenizer.bytes_of(ids.back()) == "\n") ids = ids.first(ids.size() - 1);
@@ -228,6 +228,10 @@ PromptText read_prompt(const Options& options, bool is_in_terminal) {
   PromptText text;
   text.system = read_system(options);
   text.tools = options.tools;
+  if (!options.messages.empty()) {
+    text.json = read_input(options.messages, options);
+    return text;
+  }
   if (!is_in_terminal && !options.leaves_stdin && options.n_stdin() == 0)
     append_part(text.user, read_input("-", options));
   for (const std::string& path : options.files) append_part(text.user, read_input(path, options));
@@ -239,10 +243,6 @@ PromptText read_prompt(const Options& options, bool is_in_terminal) {
                 "see dsv32 %s --help",
                 row_of(options.command).name().c_str()));
   return text;
-}
-
-ChatChoice chat_choice(const Options& options) {
-  return {options.chat_format, options.generation.thinking, options.is_thinking_given()};
 }
 
 Prompt make_prompt(const Tokenizer& tokenizer, std::span<const Message> messages, const ChatChoice& choice) {

@@ -46,12 +46,13 @@ std::optional<GivenJson> read_json(const std::string& given, char first, const O
 
 struct PromptText {
   std::string system, user;
-  std::string tools = {};  // of Message::tools
+  std::string tools = {};                // of Message::tools
+  std::optional<std::string> json = {};  // the file of --messages, in place of them all
 };
 
 // Reads all parts to their ends, 64 MiB together. Standard input is a part where `-` names it; unnamed, it is
 // the first part unless it is a terminal or --no-stdin is given. Throws Error{usage} when there is no text at
-// all, or when a file cannot be read.
+// all, or when a file cannot be read. With --messages the parts are that file.
 PromptText read_prompt(const Options& options, bool is_in_terminal);
 
 // The system prompt alone, as `chat` needs it. Empty when there is none.
@@ -64,7 +65,6 @@ struct ChatChoice {
   bool is_asking = false;               // a format that does not is refused
   size_t n_most = SIZE_MAX;             // tokens, as for Tokenizer::encode()
 };
-ChatChoice chat_choice(const Options& options);
 
 struct Prompt {
   std::vector<int32_t> ids;

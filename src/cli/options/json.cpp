@@ -9,7 +9,7 @@
 namespace dsv32 {
 namespace {
 
-// text[at] is a string's opening quotation mark. Returns the index behind its closing mark.
+// text[at] is a string's opening quotation mark. Returns the index after its closing mark.
 size_t end_of_string(std::string_view text, size_t at) {
   for (++at; at < text.size() && text[at] != '"'; ++at) at += text[at] == '\\';
   return std::min(at + 1, text.size());

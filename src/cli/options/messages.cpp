@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/options/inputs.h"
 
 namespace dsv32 {
 namespace {
@@ -186,36 +185,6 @@ std::vector<ToolCall> with_ids(std::vector<ToolCall> calls) {
   for (ToolCall& call : calls)
     if (call.id.empty()) call.id = format("call_%08x%08x%08x", random(), random(), random());
   return calls;
-}
-
-GivenMessages read_messages(const Options& options) {
-  const std::string text = read_input(options.messages, options);
-  const ReadJson root = parse_outside_json(text, kRequestDepth);
-  GivenMessages given;
-  if (root.is_array()) {
-    given.messages = parse_messages(root);
-  } else {
-    JsonFields body(root, "--messages", "--messages: ");
-    const ReadJson* messages = body.find("messages");
-    if (!messages) fail(ErrorKind::usage, "--messages: messages is missing");
-    given.messages = parse_messages(*messages);
-    given.tools = read_tools(body, [&](const std::string& pointer) {
-      return parse_outside_json<Json>(text, kRequestDepth).at(Json::json_pointer(pointer));
-    });
-    try {
-      body.refuse_unknown();
-    } catch (const Error& error) {
-      throw Error(error.kind(), error.what(), "run has flags for options; lines of batch have fields");
-    }
-  }
-  if (!given.tools.json.empty() && !options.tools.empty())
-    fail(ErrorKind::usage, "--tools is given, and --messages has tools, expected one of them");
-  GenerationOptions asked = options.generation;
-  given.tools.ask_for(asked);
-  asked.check();
-  const std::string& tools = options.tools.empty() ? given.tools.json : options.tools;
-  if (!tools.empty()) given.messages = with_tools(std::move(given.messages), tools);
-  return given;
 }
 
 }  // namespace dsv32

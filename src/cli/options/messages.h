@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "cli/options/json.h"
-#include "cli/options/options.h"
-#include "cli/options/tools.h"
 #include "text/chat_format.h"
 
 namespace dsv32 {
@@ -35,13 +33,5 @@ std::vector<Message> parse_messages(const ReadJson& list);
 Json calls_json(const std::vector<ToolCall>& calls);
 std::vector<ToolCall> parse_calls(const ReadJson& list, const std::string& where);
 std::vector<ToolCall> with_ids(std::vector<ToolCall> calls);
-
-// The conversation of --messages.
-struct GivenMessages {
-  std::vector<Message> messages;
-  Tools tools;  // the file's own; they are among the messages too, as those of --tools are
-};
-// Throws Error{usage}, also for tools beside a schema.
-GivenMessages read_messages(const Options& options);
 
 }  // namespace dsv32

@@ -49,14 +49,12 @@ std::string unquoted(const std::string& line) {
 }
 
 // A line of the settings file, which any command may take.
-GivenFlag read_line(const std::string& line, const std::string& where, Command command) try {
+GivenFlag read_line(const CommandLine& parser, const std::string& line, const std::string& where) try {
   if (!line.starts_with("--") || line.size() < 3 || line.find('\0') != line.npos ||
       line.find_first_of(" \t") < line.find('='))
     fail(ErrorKind::usage, "expected a flag, not '" + visible(line, false, 40) + "'",
          "a line is --NAME or --NAME=VALUE");
-  Flags all;
-  for (const Flag& flag : flags()) all.push_back(&flag);
-  GivenFlag setting = take_apart(row_of(command), all, {unquoted(line)}).flags.front();
+  GivenFlag setting = take_apart(parser, {unquoted(line)}).flags.front();
   if (setting.flag->is_once())
     fail(ErrorKind::usage, "--" + setting.flag->name() + " belongs on the command line");
   Options unused;
@@ -73,6 +71,9 @@ std::vector<GivenFlag> read_settings(const std::string& path, Command command) {
   if (path.empty() || !std::filesystem::exists(path, error)) return settings;
   if (std::filesystem::is_fifo(path, error))  // nobody named it, so nobody writes
     fail(ErrorKind::usage, visible(path) + ": it is a pipe, expected a file");
+  Flags all;
+  for (const Flag& flag : flags()) all.push_back(&flag);
+  const CommandLine parser = make_command_line(row_of(command), all);
   std::istringstream file(read_text(path, kMostSettingsBytes));
   std::string text;
   for (int number = 1; std::getline(file, text); ++number) {
@@ -80,7 +81,7 @@ std::vector<GivenFlag> read_settings(const std::string& path, Command command) {
     const std::string line(plain_text(text, where));
     const size_t begin = line.find_first_not_of(" \t\r"), end = line.find_last_not_of(" \t\r");
     if (begin != line.npos && line[begin] != '#')
-      settings.push_back(read_line(line.substr(begin, end + 1 - begin), where, command));
+      settings.push_back(read_line(parser, line.substr(begin, end + 1 - begin), where));
   }
   return settings;
 }
@@ -204,7 +205,7 @@ void check_idle(const Options& options, const GivenWords& given) {
          "with --no-think");
 }
 
-// Tells of what a shell leaves as it is within quotes.
+// Notes what a shell leaves as it is within quotes.
 void note_escapes(const std::vector<std::string>& stops) {
   for (const std::string& stop : stops)
     if (stop.find("\\n") != stop.npos || stop.find("\\t") != stop.npos)
@@ -212,7 +213,7 @@ void note_escapes(const std::vector<std::string>& stops) {
           " has a backslash and a letter; a shell makes a line end of $'\\n', a tab of $'\\t'");
 }
 
-// Whether the command lets the block for drafts guess, or be shown, without being told to.
+// Whether the command lets the block for drafts guess, or be shown, unasked.
 bool drafts(Command command) {
   return command == Command::run || command == Command::batch || command == Command::chat ||
          command == Command::warm_start || command == Command::inspect_plan ||
@@ -222,7 +223,7 @@ bool drafts(Command command) {
 }  // namespace
 
 Options parse_options(Command command, const std::vector<std::string>& args) {
-  const GivenWords given = take_apart(row_of(command), flags_of(command), args);
+  const GivenWords given = take_apart(make_command_line(row_of(command), flags_of(command)), args);
   Options options;
   options.command = command;
   if (drafts(command)) options.engine.n_guesses.reset();
@@ -238,7 +239,7 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
   if (!options.tools.empty()) {
     const Tools tools = read_tools(options.tools, options);
     options.tools = tools.json;
-    tools.ask_for(options.generation);
+    tools.apply_to(options.generation);
   }
   if (!options.generation.constraint.empty()) compile_constraint(options.generation.constraint);
   options.generation.check();

@@ -61,7 +61,7 @@ struct BenchOptions {
   std::optional<int64_t> n_prompt;  // timed tokens of a prompt; nothing: a chunk
   Locality locality;
   int64_t n_decode = 32;  // timed steps
-  // Of nth guesses behind right ones, the share that is taken as right; empty: those that are.
+  // Of nth guesses after right ones, the share that is taken as right; empty: those that are.
   std::vector<double> accepted;
 };
 

@@ -72,7 +72,7 @@ void read_thinking(JsonFields& body, ChatRequest& request) {
     for (const char* key : {"thinking", "enable_thinking"}) note(fields.name_of(key), fields.truth(key));
     fields.refuse_unknown();
   }
-  request.is_thinking_asked = asked || effort;
+  request.is_thinking_asked = request.is_thinking_asked || asked || effort;
   options.thinking = asked.value_or(effort ? *effort != "none" : options.thinking);
 }
 
@@ -146,12 +146,15 @@ void read_text(JsonFields& body, ChatRequest& request, const InOrder& in_order) 
   const Tools tools = read_tools(body, in_order);
   if (!tools.json.empty() && request.is_raw && !messages)
     fail(ErrorKind::usage, "the prompt is rendered already, tools cannot be added to it");
-  tools.ask_for(request.options);
+  if (!tools.json.empty() && !request.prompt.tools.empty())
+    fail(ErrorKind::usage, "tools are given twice, expected --tools or those of the request");
+  tools.apply_to(request.options);
+  const std::string shown = tools.json.empty() ? request.prompt.tools : tools.json;
   if (messages)
     request.messages = parse_messages(*messages);
   else
-    request.prompt.user = *prompt, request.prompt.tools = tools.json;
-  if (messages && !tools.json.empty()) request.messages = with_tools(std::move(request.messages), tools.json);
+    request.prompt.user = *prompt, request.prompt.tools = shown;
+  if (messages && !shown.empty()) request.messages = with_tools(std::move(request.messages), shown);
 }
 
 void read_body(JsonFields& body, ChatRequest& request, const InOrder& in_order) {
@@ -201,6 +204,21 @@ ChatRequest read_request(JsonFields& line, std::string_view text, ChatRequest re
   return request;
 }
 
+ChatRequest request_of(PromptText text, const Options& options) {
+  ChatRequest request;
+  request.is_raw = options.is_raw;
+  request.chat_format = options.chat_format;
+  request.is_thinking_asked = options.is_thinking_given();
+  request.options = options.generation;
+  const std::optional<std::string> json = std::exchange(text.json, std::nullopt);
+  request.prompt = std::move(text);
+  if (!json) return request;
+  ReadJson root = parse_outside_json(*json, kRequestDepth);
+  if (root.is_array()) root = {{"messages", std::move(root)}};
+  JsonFields fields(root, "--messages", "--messages: ");
+  return read_request(fields, *json, std::move(request));
+}
+
 Json request_json(const Request& request) {
   GenerationOptions options = request.options;  // field() needs one that may be written
   Json json{{"prompt", request.prompt}, {"decoded", runs_json(request.decoded)}};
@@ -234,7 +252,7 @@ std::vector<TokenRun> parse_runs(const ReadJson& list) {
 
 Prompt prompt_of(const ChatRequest& request, const Tokenizer& tokenizer, size_t n_most) {
   const ChatChoice choice{request.chat_format, request.options.thinking, request.is_thinking_asked, n_most};
-  if (!request.ids.empty()) return {request.ids, {}, request.options.thinking, true};
+  if (!request.ids.empty()) return {request.ids, {}, request.options.thinking};
   if (request.messages.empty()) return make_prompt(tokenizer, request.prompt, request.is_raw, choice);
   return make_prompt(tokenizer, request.messages, choice);
 }

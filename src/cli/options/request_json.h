@@ -1,4 +1,5 @@
-// A request's one form in JSON: the body of a batch's line, and what a warm process is asked.
+// A request's one form in JSON: the body of a batch's line, the file of --messages, and what a warm process
+// is asked.
 //
 //   {"messages": [...], ...}    {"prompt": "...", ...}    {"prompt": [1, 2, 3], ...}: tokens
 //
@@ -36,6 +37,10 @@ struct ChatRequest {
 // body itself. `text`: of the line.
 // `request`: the defaults. Throws Error{usage} naming the field.
 ChatRequest read_request(JsonFields& line, std::string_view text, ChatRequest request);
+
+// The request that a command's flags make of a text. The JSON of --messages may be the list of messages
+// alone; its fields win over flags. Throws as read_request() does.
+ChatRequest request_of(PromptText text, const Options& options);
 
 // The body that asks for these tokens with these options.
 Json request_json(const Request& request);

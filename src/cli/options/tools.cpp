@@ -81,7 +81,7 @@ Tools make_tools(const Json& list, const std::string& choice, bool is_parallel) 
 
 }  // namespace
 
-void Tools::ask_for(GenerationOptions& options) const {
+void Tools::apply_to(GenerationOptions& options) const {
   if (json.empty()) return;
   if (!options.constraint.empty())
     fail(ErrorKind::usage, "an answer that may call tools is no document, expected a schema or tools");

@@ -14,7 +14,7 @@ struct Tools {
   std::string constraint;  // of the answer (constrain/constraint.h); empty: calls are free
 
   // Lets an answer call them. Throws Error{usage} when it has to be a document.
-  void ask_for(GenerationOptions& options) const;
+  void apply_to(GenerationOptions& options) const;
 };
 
 // Both throw Error{usage}, also as check_constraint() does.

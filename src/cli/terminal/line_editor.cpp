@@ -11,7 +11,6 @@
 #include <clocale>
 #include <cstdio>
 #include <cstring>
-#include <span>
 #include <utility>
 
 #include <fcntl.h>
@@ -52,16 +51,6 @@ constexpr std::pair<const char*, const char*> kKeys[] = {
 constexpr wchar_t kFirstKey = 0x80, kLastKey = 0x9f;
 static_assert(std::size(kKeys) <= kLastKey - kFirstKey + 1);
 
-constexpr std::string_view kEmojiFollows = "\ufe0f";  // makes some characters wide, in some terminals
-
-size_t most_columns_of(std::string_view text) {
-  size_t n = columns_of(text);
-  for (size_t at = text.find(kEmojiFollows); at != text.npos; at = text.find(kEmojiFollows, at + 1)) ++n;
-  return n;
-}
-
-std::string rows_up(size_t n) { return n > 0 ? format("\x1b[%zuA", n) : std::string(); }
-
 size_t n_lines(std::string_view text) { return static_cast<size_t>(std::ranges::count(text, '\n')) + 1; }
 
 // Terminals send the line ends of a paste as the Enter key's \r.
@@ -100,67 +89,6 @@ wchar_t character_of(std::string_view sequence) {
   return 0;
 }
 
-LineDrawing::Rows LineDrawing::break_rows(std::string_view before, std::string_view after,
-                                          const WindowSize& window) {
-  Rows text;
-  size_t column = 0;
-  const auto add_row = [&] { text.rows.emplace_back(), column = 0; };
-  const auto add = [&](std::string_view more) {
-    for (size_t at = 0, n = 1; at < more.size(); at += n) {
-      for (n = 1; at + n < more.size() && (more[at + n] & 0xc0) == 0x80;) ++n;
-      if (more.substr(at + n).starts_with(kEmojiFollows)) n += kEmojiFollows.size();
-      const std::string_view character = more.substr(at, n);
-      if (character == "\n") {
-        add_row();
-        continue;
-      }
-      const std::string shown =
-          character == "\t" ? std::string(kTabColumns - column % kTabColumns, ' ') : visible(character, true);
-      const size_t n_columns = most_columns_of(shown);
-      if (column + n_columns > window.columns && columns_of(shown) > 0) add_row();
-      text.rows.back() += shown, column += n_columns;
-    }
-  };
-  add(before);
-  if (column >= window.columns) add_row();
-  text.at_row = text.rows.size() - 1;
-  text.left = text.rows.back();
-  add(after);
-  if (text.rows.size() > window.rows) {  // those around the cursor stay
-    const size_t first = text.at_row - std::min(text.at_row, window.rows - 1);
-    text.rows.erase(text.rows.begin(), text.rows.begin() + static_cast<std::ptrdiff_t>(first));
-    text.rows.resize(std::min(text.rows.size(), window.rows));
-    text.at_row -= first;
-  }
-  return text;
-}
-
-std::string LineDrawing::show(std::string_view before, std::string_view after, const WindowSize& window) {
-  Rows now = break_rows(before, after, window);
-  const bool is_known = drawn_ && width_ == window.columns;
-  if (is_known && now == *drawn_) return {};
-  const auto upper = [](const Rows& text) { return std::span(text.rows).first(text.at_row); };
-  std::string text;
-  if (is_known && drawn_->is_at_end() && now.is_at_end() && now.left.starts_with(drawn_->left) &&
-      std::ranges::equal(upper(now), upper(*drawn_))) {
-    text = now.left.substr(drawn_->left.size());
-  } else {
-    text = to_first_row(window.columns) + "\x1b[J" + joined(now.rows, "\r\n");
-    if (!now.is_at_end()) text += rows_up(now.rows.size() - 1 - now.at_row) + "\r" + now.left;
-  }
-  drawn_ = std::move(now), width_ = window.columns;
-  return text;
-}
-
-// `width`: of the window now, in which the terminal has broken the drawn rows that are longer.
-std::string LineDrawing::to_first_row(size_t width) const {
-  if (!drawn_) return "\r";
-  size_t n_up = most_columns_of(drawn_->left) / width;
-  for (size_t r = 0; r < drawn_->at_row; ++r)
-    n_up += std::max<size_t>(1, (most_columns_of(drawn_->rows[r]) + width - 1) / width);
-  return "\r" + rows_up(n_up);
-}
-
 // A terminal for libedit alone.
 class UnseenTerminal {
  public:
@@ -172,13 +100,12 @@ class UnseenTerminal {
       fail(ErrorKind::io, std::string("cannot open a pseudo-terminal: ") + std::strerror(errno));
     outer_ = OwnedFd(real_file_system(), outer), inner_ = OwnedFd(real_file_system(), inner);
     for (const int fd : {outer, inner}) fcntl(fd, F_SETFD, FD_CLOEXEC);
-    resize(window_size());  // of one without a size libedit asks the terminal's own description
+    // Of one without a size libedit asks the terminal's own description.
+    const WindowSize window = window_size();
+    const winsize size{static_cast<uint16_t>(window.rows), static_cast<uint16_t>(window.columns), 0, 0};
+    ioctl(inner, TIOCSWINSZ, &size);
   }
   int fd() const { return inner_.get(); }
-  void resize(const WindowSize& window) const {
-    const winsize size{static_cast<uint16_t>(window.rows), static_cast<uint16_t>(window.columns), 0, 0};
-    ioctl(fd(), TIOCSWINSZ, &size);
-  }
 
  private:
   OwnedFd outer_, inner_;
@@ -187,34 +114,33 @@ class UnseenTerminal {
 struct LineEditor::Edit {
   const GracefulStop& stop;
   const Expand expand;
-  const bool draws;  // false: libedit draws, for a terminal that cannot move its cursor
   HistoryFile file;
   const UnseenTerminal unseen;
-  HeldTerminal terminal{draws};
+  HeldTerminal terminal;
   LineDrawing drawing;
   std::FILE* const nowhere = std::fopen("/dev/null", "w");
   EditLine* line = nullptr;
   History* history = history_init();
   const char* prompt = "";
-  std::string ahead;                // read and not yet taken
+  std::string input;                // read and not yet taken
   std::vector<std::string> pastes;  // of the line
   bool has_paste = false;           // the sent line had one of them
 
-  Edit(const GracefulStop& its_stop, Expand its_expand, bool draws_itself, const std::string& path)
-      : stop(its_stop), expand(its_expand), draws(draws_itself), file(path) {
+  Edit(const GracefulStop& its_stop, Expand its_expand, const std::string& path)
+      : stop(its_stop), expand(its_expand), file(path) {
     HistEvent event;
     ::history(history, &event, H_SETSIZE, static_cast<int>(HistoryFile::kMaxLines));
     ::history(history, &event, H_SETUNIQUE, 1);
     if (file.shorten()) ::history(history, &event, H_LOAD, file.path().c_str());
-    std::FILE* const out = draws && nowhere ? nowhere : stdout;
-    line = el_init_fd("dsv32", stdin, out, draws ? out : stderr, unseen.fd(), unseen.fd(), unseen.fd());
+    if (!nowhere) fail_file("open", "/dev/null");
+    line = el_init_fd("dsv32", stdin, nowhere, nowhere, unseen.fd(), unseen.fd(), unseen.fd());
     set_up();
   }
 
   ~Edit() {
     el_end(line);
     history_end(history);
-    if (nowhere) std::fclose(nowhere);
+    std::fclose(nowhere);
   }
 
   void set_up() {
@@ -228,7 +154,7 @@ struct LineEditor::Edit {
     el_set(line, EL_BIND, "^I", "complete-word", nullptr);
     el_set(line, EL_ADDFN, "take-paste", "takes a text that is pasted", &Edit::take_paste);
     el_set(line, EL_ADDFN, "clear-window", "leaves the line alone in the window", &Edit::clear_screen);
-    if (draws) el_set(line, EL_BIND, "^L", "clear-window", nullptr);
+    el_set(line, EL_BIND, "^L", "clear-window", nullptr);
     for (size_t i = 0; i < std::size(kKeys); ++i) {
       std::string key;
       append_utf8(key, static_cast<uint32_t>(kFirstKey) + static_cast<uint32_t>(i));
@@ -253,16 +179,16 @@ struct LineEditor::Edit {
   }
   static char* show_prompt(EditLine* line) { return const_cast<char*>(of(line).prompt); }
 
-  // Whether `ahead` has at least n_bytes. False with errno 0 at the end of input, EINTR when stopped, and
+  // Whether `input` has at least n_bytes. False with errno 0 at the end of input, EINTR when stopped, and
   // EAGAIN when they did not come within n_polls (-1: no limit).
   bool have(size_t n_bytes, int n_polls = -1) {
-    while (ahead.size() < n_bytes) {
+    while (input.size() < n_bytes) {
       if (!wait(n_polls)) return false;
       char block[4096];
       const ssize_t n_read = ::read(STDIN_FILENO, block, sizeof block);
       if (n_read == 0) errno = 0;
       if (n_read <= 0) return false;
-      ahead.append(block, static_cast<size_t>(n_read));
+      input.append(block, static_cast<size_t>(n_read));
     }
     return true;
   }
@@ -285,13 +211,10 @@ struct LineEditor::Edit {
     if (was_lost || drawing.width() != window_size().columns) draw();
   }
 
-  void draw() {
-    if (draws) draw_out(drawing.show(as_sent(prompt + before()), as_sent(after()), window_size()));
-  }
+  void draw() { draw_out(drawing.show(as_sent(prompt + before()), as_sent(after()), window_size())); }
 
-  // Draws the line for the last time. The next output begins a new row if `is_ended`, else behind the line.
+  // Draws the line for the last time. The next output begins a new row if `is_ended`, else after the line.
   void leave_line(const std::string& text, bool is_ended) {
-    if (!draws) return;
     draw_out(drawing.show(as_sent(prompt + text), "", {SIZE_MAX, window_size().columns}) +
              (is_ended ? "\r\n" : ""));
     drawing.begin();
@@ -302,17 +225,17 @@ struct LineEditor::Edit {
     Edit& self = of(line);
     do {
       if (!self.have(1)) return errno == EINTR ? -1 : 0;
-      *character = self.ahead[0] == kEscape ? self.take_key() : self.take_character();
+      *character = self.input[0] == kEscape ? self.take_key() : self.take_character();
     } while (*character == 0);
     return 1;
   }
 
-  // Takes a character from `ahead`; 0 for one that is dropped.
+  // Takes a character from `input`; 0 for one that is dropped.
   wchar_t take_character() {
-    while (incomplete_utf8_tail(ahead) == ahead.size() && have(ahead.size() + 1)) continue;
+    while (incomplete_utf8_tail(input) == input.size() && have(input.size() + 1)) continue;
     uint32_t code_point = 0;
-    const int n_bytes = decode_utf8(ahead, 0, &code_point);
-    ahead.erase(0, static_cast<size_t>(std::max(n_bytes, 1)));  // bytes after a cut character stay
+    const int n_bytes = decode_utf8(input, 0, &code_point);
+    input.erase(0, static_cast<size_t>(std::max(n_bytes, 1)));  // bytes after a cut character stay
     if (n_bytes == 0 || code_point == kTextAt) return 0xfffd;
     // A Ctrl-D typed before the editor set raw mode arrives as NUL.
     if (code_point == 0) return kEndOfInput;
@@ -322,30 +245,30 @@ struct LineEditor::Edit {
 
   // The same for ESC: takes a key's whole sequence, or ESC alone, to which libedit adds the next character.
   wchar_t take_key() {
-    const bool is_key = have(2, kMostPolls) && (ahead[1] == '[' || ahead[1] == 'O');
-    const bool is_twice = ahead.size() > 1 && ahead[1] == kEscape;
+    const bool is_key = have(2, kMostPolls) && (input[1] == '[' || input[1] == 'O');
+    const bool is_twice = input.size() > 1 && input[1] == kEscape;
     if (!is_key) {
-      ahead.erase(0, 1);
+      input.erase(0, 1);
       return is_twice ? 0 : kEscape;
     }
     size_t n_bytes = 0;
-    while ((n_bytes = sequence_length(ahead)) == 0 && have(ahead.size() + 1, kMostPolls)) continue;
-    const std::string key = ahead.substr(0, n_bytes > 0 ? n_bytes : ahead.size());
-    ahead.erase(0, key.size());
+    while ((n_bytes = sequence_length(input)) == 0 && have(input.size() + 1, kMostPolls)) continue;
+    const std::string key = input.substr(0, n_bytes > 0 ? n_bytes : input.size());
+    input.erase(0, key.size());
     return character_of(std::string_view(key).substr(1));
   }
 
   static unsigned char take_paste(EditLine* line, int) {
     Edit& self = of(line);
     size_t end = 0, from = 0;
-    while ((end = self.ahead.find(kPasteEnd, from)) == std::string::npos) {
-      from = self.ahead.size() - std::min(self.ahead.size(), kPasteEnd.size());
-      if (self.ahead.size() <= kMostPasted && self.have(self.ahead.size() + 1)) continue;
-      self.ahead.clear();  // drops an incomplete paste
+    while ((end = self.input.find(kPasteEnd, from)) == std::string::npos) {
+      from = self.input.size() - std::min(self.input.size(), kPasteEnd.size());
+      if (self.input.size() <= kMostPasted && self.have(self.input.size() + 1)) continue;
+      self.input.clear();  // drops an incomplete paste
       return CC_REFRESH;
     }
-    std::string text = with_line_ends(std::string_view(self.ahead).substr(0, end));
-    self.ahead.erase(0, end + kPasteEnd.size());
+    std::string text = with_line_ends(std::string_view(self.input).substr(0, end));
+    self.input.erase(0, end + kPasteEnd.size());
     if (n_lines(text) == 1 && text.size() <= kMostInLine && text.find('\0') == std::string::npos) {
       text = as_text(text);
     } else {
@@ -385,7 +308,7 @@ struct LineEditor::Edit {
       return CC_REFRESH;
     }
     self.leave_line(self.before() + self.after(), true);
-    std::string list = self.draws ? "" : "\n";
+    std::string list;
     for (const std::string& choice : found.choices) list += visible(choice) + "\n";
     write_err(list);
     return CC_REDISPLAY;
@@ -400,10 +323,10 @@ struct LineEditor::Edit {
 
 LineEditor::LineEditor(bool is_terminal, bool can_draw, const GracefulStop& stop,
                        const std::string& history_path, Expand expand)
-    : stop_(stop) {
-  if (is_terminal) {
+    : stop_(stop), is_terminal_(is_terminal) {
+  if (is_terminal && can_draw) {
     std::setlocale(LC_CTYPE, "C.UTF-8");
-    edit_ = std::make_unique<Edit>(stop, expand, can_draw, history_path);
+    edit_ = std::make_unique<Edit>(stop, expand, history_path);
   } else {
     plain_.emplace(STDIN_FILENO, "standard input", SIZE_MAX);
   }
@@ -413,11 +336,10 @@ LineEditor::~LineEditor() = default;
 
 LineEditor::Event LineEditor::read(const char* prompt, std::string& line) {
   line.clear();
-  if (!edit_) return read_plainly(line);
+  if (!edit_) return read_plainly(prompt, line);
   edit_->prompt = prompt;
   edit_->pastes.clear();
   edit_->terminal.was_lost();  // earlier losses do not concern this line
-  if (!edit_->draws) edit_->unseen.resize(window_size()), el_resize(edit_->line);
   int n_chars = 0;
   const char* typed = el_gets(edit_->line, &n_chars);
   const bool is_there = typed && n_chars > 0;
@@ -431,7 +353,8 @@ LineEditor::Event LineEditor::read(const char* prompt, std::string& line) {
   return Event::line;
 }
 
-LineEditor::Event LineEditor::read_plainly(std::string& line) {
+LineEditor::Event LineEditor::read_plainly(const char* prompt, std::string& line) {
+  if (is_terminal_) draw_out(prompt);
   LineReader::Line read;
   LineReader::Result result;
   while ((result = plain_->next(read, kPollMilliseconds)) == LineReader::Result::later)

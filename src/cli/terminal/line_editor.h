@@ -1,4 +1,5 @@
-// Reads lines from a person; at a terminal with editing, history, completion and pastes.
+// Reads lines from a person; at a terminal that moves its cursor with editing, history, completion and
+// pastes.
 //
 // libedit does the editing. A signal ends the wait for a line (Event::interrupted) and leaves the terminal in
 // order; Ctrl-Z gives the terminal back until the program goes on. The history (user_files.h) skips lines
@@ -32,7 +33,7 @@ class LineEditor {
   using Expand = Expansion (*)(std::string_view before);
 
   // `stop` must outlive the editor. An empty `history_path`: no file. `can_draw`: the terminal moves its
-  // cursor and marks pastes.
+  // cursor; one that does not edits by itself.
   LineEditor(bool is_terminal, bool can_draw, const GracefulStop& stop, const std::string& history_path,
              Expand expand);
   ~LineEditor();
@@ -50,10 +51,11 @@ class LineEditor {
   bool edit_elsewhere(std::string& text);
 
  private:
-  struct Edit;  // libedit's state; null when the input is no terminal
-  Event read_plainly(std::string& line);
+  struct Edit;  // libedit's state; null when it does not edit
+  Event read_plainly(const char* prompt, std::string& line);
 
   const GracefulStop& stop_;
+  const bool is_terminal_;
   std::unique_ptr<Edit> edit_;
   std::optional<LineReader> plain_;  // without edit_
 };

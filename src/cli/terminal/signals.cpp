@@ -46,14 +46,12 @@ bool is_ignored(int number) {
 struct Held {
   termios former{}, ours{};
   std::atomic<bool> is_ours{false};  // false: the modes of `ours` are not to be set
-  bool marks_pastes = false;
   std::atomic<bool> was_lost{false};
 } held;
 
 void mark_pastes(bool on) {
   const char* const mode = on ? "\x1b[?2004h" : "\x1b[?2004l";
-  if (held.marks_pastes) [[maybe_unused]]
-    const ssize_t n = write(STDOUT_FILENO, mode, 8);
+  [[maybe_unused]] const ssize_t n = write(STDOUT_FILENO, mode, 8);
 }
 
 bool may_set_modes() { return held.is_ours && tcgetpgrp(STDIN_FILENO) == getpgrp(); }
@@ -153,7 +151,7 @@ int GracefulStop::end() const {
 bool GracefulStop::must_leave() const { return pending != 0 && pending != SIGINT; }
 
 // A signal's key drops no keys that were typed before it.
-HeldTerminal::HeldTerminal(bool marks_pastes) {
+HeldTerminal::HeldTerminal() {
   tcgetattr(STDIN_FILENO, &held.former);
   held.ours = held.former;
   held.ours.c_iflag &= ~tcflag_t{INLCR | ICRNL | IGNCR | ISTRIP};
@@ -163,7 +161,6 @@ HeldTerminal::HeldTerminal(bool marks_pastes) {
   held.ours.c_cc[VMIN] = 1, held.ours.c_cc[VTIME] = 0;
   tcsetattr(STDIN_FILENO, TCSADRAIN, &held.ours);
   held.is_ours = true;
-  held.marks_pastes = marks_pastes;
   mark_pastes(true);
   handle(SIGTSTP, on_stop);
   handle(SIGCONT, on_continue);

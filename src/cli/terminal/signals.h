@@ -48,7 +48,7 @@ struct EndsAtOnce : private GracefulStop {
 // keyboard sends it, and is not echoed. One at a time.
 class HeldTerminal {
  public:
-  explicit HeldTerminal(bool marks_pastes);  // asks the terminal to mark pasted text
+  HeldTerminal();  // also asks the terminal to mark pasted text
   ~HeldTerminal();
   HeldTerminal(const HeldTerminal&) = delete;
   HeldTerminal& operator=(const HeldTerminal&) = delete;

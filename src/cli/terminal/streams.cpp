@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/file_system.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
 
@@ -214,6 +215,13 @@ std::string rate(int64_t n_tokens, double seconds) {
   return format(per_second >= 10 ? "%.1f" : "%.2f", per_second);
 }
 
+std::string duration(double seconds) {
+  if (seconds < 10) return format("%.1f s", seconds);
+  if (seconds < 100) return format("%.0f s", seconds);
+  if (seconds < 6000) return format("%.0f min", seconds / 60);
+  return format("%.0f h", seconds / 3600);
+}
+
 LineReader::Result LineReader::next(Line& line, int wait_ms) {
   for (;;) {
     const size_t end = held_.find('\n', scanned_);
@@ -255,60 +263,6 @@ void LineReader::read_block() {
   if (n_read < 0) fail(ErrorKind::usage, "cannot read " + visible(name_) + ": " + std::strerror(errno));
   is_at_end_ = n_read == 0;
   held_.append(block, static_cast<size_t>(n_read));
-}
-
-OutputFile::OutputFile(const std::string& path, std::optional<mode_t> mode)
-    : path_(path), is_direct_(path == "-" || is_special_file(path)) {
-  if (path == "-" && is_terminal(STDOUT_FILENO))
-    fail(ErrorKind::usage, "--out - would write binary data to the terminal, expected a file or a pipe");
-  if (path == "-") return;
-  const auto opened = [](int fd) { return OwnedFd(real_file_system(), fd); };
-  if (is_direct_) {
-    file_ = opened(open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  } else {
-    const size_t slash = path.rfind('/');
-    const std::string folder = slash == path.npos ? "." : path.substr(0, slash + 1);
-    file_ = opened(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-    if (!file_.is_open() || access(named().c_str(), F_OK) != 0) {
-      temporary_ = path + ".XXXXXX.tmp";
-      file_ = opened(mkostemps(temporary_.data(), 4, O_CLOEXEC));
-    }
-  }
-  if (!file_.is_open()) fail_file("open", path);
-  if (is_direct_) return;
-  const mode_t mask = umask(0);
-  umask(mask);
-  [[maybe_unused]] const int failed =
-      fchmod(fd(), mode.value_or(0666 & ~mask));  // on failure the file stays this user's alone
-}
-
-OutputFile::~OutputFile() {
-  if (!temporary_.empty()) unlink(temporary_.c_str());
-}
-
-std::string OutputFile::named() const { return format("/proc/self/fd/%d", fd()); }
-
-void OutputFile::write(std::string_view bytes) {
-  if (path_ == "-") return write_out(bytes);
-  if (const int result = write_answer(fd(), bytes); result != 0) errno = -result, fail_file("write", path_);
-}
-
-OwnedFd OutputFile::commit() {
-  if (is_direct_) return std::move(file_);
-  if (fdatasync(fd()) != 0) fail_file("write", path_);
-  if (temporary_.empty()) {  // a link cannot replace a file: the name is another one for a moment
-    std::string name;
-    const auto link = [&](int number) {
-      name = path_ + format(".%d.tmp", number);
-      return linkat(AT_FDCWD, named().c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
-    };
-    for (int number = getpid(); !link(number); ++number)
-      if (errno != EEXIST) fail_file("write", path_);
-    temporary_ = std::move(name);
-  }
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_file("rename to", path_);
-  temporary_.clear();
-  return std::move(file_);
 }
 
 }  // namespace dsv32

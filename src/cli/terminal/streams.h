@@ -1,5 +1,4 @@
-// Bytes in and out: the standard streams, the abilities of their terminals, the lines of a file or a pipe,
-// and a file written in one piece.
+// Bytes in and out: the standard streams, the abilities of their terminals, the lines of a file or a pipe.
 //
 // Standard output carries the answer. A failed write to it is Error{io}, so that a full disk cannot end in
 // exit code 0. Standard error carries everything else, and failed writes to it are ignored. Untrusted bytes
@@ -13,13 +12,10 @@
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include <unistd.h>
-
-#include "base/file_system.h"
 
 namespace dsv32 {
 
@@ -87,7 +83,7 @@ void take_unknown_terminal_for_dumb();
 struct WindowSize {
   size_t rows, columns;
 };
-// The window of the first of these streams that is a terminal and tells its size, which is bounded; else 24
+// The window of the first of these streams that is a terminal and gives its size, which is bounded; else 24
 // rows of 80 columns.
 WindowSize window_size(std::initializer_list<int> fds = {STDERR_FILENO, STDOUT_FILENO});
 inline size_t columns() { return window_size().columns; }
@@ -119,6 +115,8 @@ std::string with_thousands(int64_t value);
 
 // Tokens per second: "0.42", "12.3", "1,240".
 std::string rate(int64_t n_tokens, double seconds);
+
+std::string duration(double seconds);  // "0.4 s", "38 s", "11 min", "3 h"
 
 // Reads lines one at a time, each as soon as it is complete. Lines end with \n or \r\n; a byte order mark at
 // a line's beginning is dropped, since files may have been joined. Memory: one line and one block.
@@ -154,29 +152,6 @@ class LineReader {
   uint64_t n_taken_ = 0;
   int64_t n_lines_ = 0;
   bool is_at_end_ = false;
-};
-
-// A file that gets its name only when complete. Until then it has no name, so that a kill leaves nothing;
-// where the file system cannot do that (NFS), it has another one beside. Standard output ("-"), a device and
-// a pipe are written directly. A file that is not committed is removed.
-class OutputFile {
- public:
-  // A new file gets `mode`; by default that of any new file. Throws Error{io}; Error{usage} for "-" when
-  // standard output is a terminal.
-  explicit OutputFile(const std::string& path, std::optional<mode_t> mode = {});
-  ~OutputFile();
-
-  void write(std::string_view bytes);  // throws Error{io}
-  OwnedFd commit();                    // returns the file, still open; throws Error{io}
-  int fd() const { return file_.get(); }
-
- private:
-  std::string named() const;  // the path of its descriptor, which leads to a file without a name too
-
-  std::string path_;
-  std::string temporary_;  // its name so far
-  bool is_direct_ = false;
-  OwnedFd file_;
 };
 
 }  // namespace dsv32

@@ -100,9 +100,7 @@ std::string text_in(const ReadJson& delta, const char* field) {
 AnswerJson::AnswerJson(AnswerFacts facts, const Tokenizer& tokenizer)
     : facts_(std::move(facts)), tokenizer_(tokenizer), created_(std::time(nullptr)) {
   std::random_device random;
-  id_ = is_for_reader()
-            ? facts_.custom_id
-            : format("%s-%08x%08x", facts_.is_text_completion ? "cmpl" : "chatcmpl", random(), random());
+  id_ = format("%s-%08x%08x", facts_.is_text_completion ? "cmpl" : "chatcmpl", random(), random());
 }
 
 Json AnswerJson::object(const char* kind, Json choice) const {
@@ -119,9 +117,9 @@ Json AnswerJson::chunk(Json delta) const {
 }
 
 std::string AnswerJson::end(Json json, const GenerationResult& result) const {
-  end_choice(json["choices"][0], result, tokenizer_, is_for_reader());
+  end_choice(json["choices"][0], result, tokenizer_, facts_.is_for_reader);
   add_figures(json, result, facts_);
-  if (is_for_reader()) {
+  if (facts_.is_for_reader) {
     Json& own = json["dsv32"] = {{"decoded", runs_json(result.decoded)}};
     each_own_field(result, [&](const char* name, const auto& field) { own[name] = field; });
   }
@@ -149,7 +147,7 @@ std::string AnswerJson::begin() {
 
 std::string AnswerJson::piece(const char* field, const std::string& text) {
   Json delta{{field, sanitize_utf8(text)}};
-  if (is_for_reader() && delta[field] != text) delta["bytes"] = bytes_json(text);
+  if (facts_.is_for_reader && delta[field] != text) delta["bytes"] = bytes_json(text);
   return begin() + shown_json(chunk(std::move(delta))) + "\n";
 }
 
@@ -172,7 +170,7 @@ std::string AnswerJson::progress(int64_t n_done, int64_t n_total, int64_t n_cach
   return shown_json(json) + "\n";
 }
 
-bool AnswerReader::hear(const ReadJson& chunk, Listener& listener) {
+bool AnswerReader::read(const ReadJson& chunk, Listener& listener) {
   const ReadJson &choice = chunk.at("choices").at(0), &delta = choice.at("delta");
   Completion& made = result_.completion;
   if (const auto progress = chunk.find("prompt_progress"); progress != chunk.end()) {

@@ -18,9 +18,9 @@ struct AnswerFacts {
   uint64_t seed = 0;
   std::optional<double> load_seconds = {};  // nothing in a batch, whose answers share load and top-k buffers
   bool thinking = false;                    // false: "reasoning_content" is null
-  bool has_drafts = false;                  // whether usage tells of guesses
+  bool has_drafts = false;                  // usage has guesses
   bool is_text_completion = false;          // OpenAI's older form: a text in place of a message
-  std::string custom_id = {};               // of an answer for AnswerReader: its id, else a random one
+  bool is_for_reader = false;               // for AnswerReader
 };
 
 // An answer as JSON, with seed and timings. Malformed UTF-8 becomes U+FFFD; the exact bytes of a token are in
@@ -47,7 +47,6 @@ class AnswerJson {
   Json chunk(Json delta) const;
   std::string end(Json json, const GenerationResult& result) const;
   std::string begin();
-  bool is_for_reader() const { return !facts_.custom_id.empty(); }
 
   const AnswerFacts facts_;
   const Tokenizer& tokenizer_;
@@ -59,8 +58,8 @@ class AnswerJson {
 // Makes the events and the result of chunks.
 class AnswerReader {
  public:
-  // Tells the listener. True: the answer is complete. Throws ReadJson::exception and Error{usage}.
-  bool hear(const ReadJson& chunk, Listener& listener);
+  // Calls the listener. True: the answer is complete. Throws ReadJson::exception and Error{usage}.
+  bool read(const ReadJson& chunk, Listener& listener);
   // At the end, or what is there of an answer that was interrupted: then a piece counts as a token.
   GenerationResult take() { return std::move(result_); }
   GenerationResult interrupted();

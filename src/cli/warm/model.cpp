@@ -65,14 +65,14 @@ std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& fi
   if (options.warm == WarmUse::never) return nullptr;
   Error why(ErrorKind::io, "no warm process holds this model with these flags");
   if (left) why = *left;
-  bool is_told = options.verbose;
+  bool says_why = options.verbose;
   try {
     const std::string path = warm_path(options, file);
     std::unique_ptr<WarmClient> client = WarmClient::connect(path);
     if (client && options.verbose) say("warm: answers come from " + path);
     if (client) return client;
   } catch (const WarmGone& gone) {
-    why = gone, is_told = !options.quiet;  // explains why the model is loaded
+    why = gone, says_why = !options.quiet;  // explains why the model is loaded
   } catch (const Error& error) {
     why = error;
   }
@@ -81,7 +81,7 @@ std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& fi
          !why.hint().empty() ? why.hint()
                              : "dsv32 warm start with the same -m and flags; dsv32 warm status lists the "
                                "running ones");
-  if (is_told) say(std::string("warm: ") + why.what() + "; loading the model in this process");
+  if (says_why) say(std::string("warm: ") + why.what() + "; loading the model in this process");
   return nullptr;
 }
 
@@ -163,11 +163,6 @@ void Model::reopen() {
   if (left_ && !options_.quiet && options_.warm != WarmUse::only)
     say(std::string(left_->what()) + ": opening the model again");
   find({});
-}
-
-bool Model::is_at_hand() const {
-  constexpr double kQuietSeconds = 5;  // a process sends a line every second, between its steps
-  return engine_ || (warm_ && warm_->seconds_silent() < kQuietSeconds);
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file) {

@@ -77,7 +77,7 @@ class Model : public Answerer {
   const EngineFacts& facts() const { return facts_; }  // of the last engine or process
 
   // The outcome of a request whose warm process has ended or hangs is WarmGone; if it was interrupted, it is
-  // what was told.
+  // what was received.
   int64_t add(Request request, Listener& listener) override {
     return answerer().add(std::move(request), listener);
   }
@@ -85,9 +85,6 @@ class Model : public Answerer {
   bool is_done(int64_t request) const override { return answerer().is_done(request); }
   GenerationResult take(int64_t request) override { return answerer().take(request); }
   void drop(int64_t request) override { answerer().drop(request); }
-
-  // False: the warm process has been silent for some seconds.
-  bool is_at_hand() const;
 
  private:
   void open_file();

@@ -24,11 +24,6 @@
 namespace dsv32 {
 namespace {
 
-std::string duration_text(int64_t seconds) {
-  if (seconds < 120) return format("%lld s", as_ll(seconds));
-  return seconds < 7200 ? format("%lld min", as_ll(seconds / 60)) : format("%lld h", as_ll(seconds / 3600));
-}
-
 // Sends the line to the waiting parent, and closes the pipe. If the parent has ended, this process ends too.
 void report_ready(OwnedFd ready, const std::string& line) {
   if (write(ready.get(), line.data(), line.size()) < 0) fail(ErrorKind::io, "the starting command has ended");
@@ -50,13 +45,11 @@ void leave_terminal(int log) {
 
 int hold(const Options& options, OwnedFd ready) {
   leave_files(ready.get());
-  std::vector<WarmLink> waiting;  // declared before the lock, so that these links close after it is released
   Options shared = options;
   shared.engine.max_seqs = options.batch.n_parallel.value_or(kAsManyAsSuit);
   shared.engine.pool = kAllContexts;
   Model model(shared);
-  WarmTerms terms{std::filesystem::absolute(model.path()).string(), {}, options.keep};
-  for (const MappedFile& part : model.file().files()) terms.parts.push_back(part.stamp());
+  WarmTerms terms{std::filesystem::absolute(model.path()).string(), options.keep};
   const std::string path = warm_path(options, model.file());
   const OwnedFd log = lock_warm(path);
   if (!log.is_open()) {
@@ -68,23 +61,22 @@ int hold(const Options& options, OwnedFd ready) {
   const GracefulStop stop;
   WarmListener listener(path);
   leave_terminal(log.get());
-  report_ready(std::move(ready), format("warm: process %d holds %s until it is idle for %s; its log is %s",
-                                        getpid(), terms.model.c_str(),
-                                        duration_text(options.keep.count()).c_str(), warm_log(path).c_str()));
-  waiting = serve_warm(model.engine(), model.tokenizer(), std::move(listener), terms, stop);
+  report_ready(std::move(ready),
+               format("warm: process %d holds %s until it is idle for %s; its log is %s", getpid(),
+                      terms.model.c_str(), duration(static_cast<double>(options.keep.count())).c_str(),
+                      warm_log(path).c_str()));
+  serve_warm(model.engine(), model.tokenizer(), std::move(listener), terms, stop);
   return 0;
 }
 
 // Waits until the child is ready or has ended. Returns the exit code.
 int await(pid_t child, OwnedFd ready, bool is_quiet) {
-  std::string line;
-  char block[4096];
-  for (ssize_t n; (n = read(ready.get(), block, sizeof block)) != 0;) {
-    if (n < 0 && errno != EINTR) break;
-    if (n > 0) line.append(block, static_cast<size_t>(n));
-  }
-  if (!line.empty()) {
-    if (!is_quiet) say(line);
+  LineReader lines(ready.get(), "the pipe", kMostLineBytes);
+  LineReader::Line line;
+  LineReader::Result result;
+  while ((result = lines.next(line, -1)) == LineReader::Result::later) continue;
+  if (result == LineReader::Result::line) {
+    if (!is_quiet) say(line.text);
     return 0;
   }
   int status = 0;
@@ -94,44 +86,44 @@ int await(pid_t child, OwnedFd ready, bool is_quiet) {
 }
 
 std::string status_line(const ReadJson& status) {
-  const auto number = [&](const char* key) { return as_ll(status.at(key).get<int64_t>()); };
+  const auto value = [&](const char* key) { return status.at(key).get<int64_t>(); };
+  const auto shown = [](int64_t seconds) { return duration(static_cast<double>(seconds)); };
   return format("process %lld holds %s since %s: %lld clients, %lld requests, idle for %s of %s",
-                number("pid"), visible(status.at("model").get<std::string>()).c_str(),
-                duration_text(std::time(nullptr) - number("began")).c_str(), number("clients"),
-                number("requests"), duration_text(number("idle_seconds")).c_str(),
-                duration_text(number("keep_seconds")).c_str());
+                as_ll(value("pid")), visible(status.at("model").get<std::string>()).c_str(),
+                shown(std::time(nullptr) - value("began")).c_str(), as_ll(value("clients")),
+                as_ll(value("requests")), shown(value("idle_seconds")).c_str(),
+                shown(value("keep_seconds")).c_str());
 }
 
 // Sends `want` to each warm process, and calls `act` for those that answer. Returns how many failed.
-int64_t ask_each(const char* want, const std::function<void(const std::string& path, WarmGreeting&)>& act) {
-  int64_t n_mute = 0;
+int64_t for_each_process(const char* want,
+                         const std::function<void(const std::string& path, WarmGreeting&)>& act) {
+  int64_t n_silent = 0;
   for (const std::string& path : warm_paths()) try {
       if (std::optional<WarmGreeting> greeting = greet_warm(path, want))
         readable([&] { act(path, *greeting); });
     } catch (const Error& error) {
-      ++n_mute;
+      ++n_silent;
       say(std::string("warm: ") + error.what());
     }
-  return n_mute;
+  return n_silent;
 }
 
-// Whether the process holds this model, by the path when it was opened or by device and inode: another file
-// may be at the path now. An empty path: any model.
+// Whether the process holds the model at this path; an empty path: any model.
 bool holds(const ReadJson& status, const std::string& model) {
-  struct stat info {};
-  if (model.empty() || status.at("model").get<std::string>() == model) return true;
-  if (stat(model.c_str(), &info) != 0) return false;
-  const auto is_same = [&](const ReadJson& part) {
-    return part.at(0).get<uint64_t>() == info.st_dev && part.at(1).get<uint64_t>() == info.st_ino;
-  };
-  return std::ranges::any_of(status.at("parts"), is_same);
+  std::error_code error;
+  const auto held = status.at("model").get<std::string>();
+  return model.empty() || held == model || std::filesystem::equivalent(held, model, error);
 }
 
 // Waits for the end of the process, which closes the link. Throws WarmGone when the process hangs.
 void await_end(WarmLink& link, const std::string& path) {
-  for (auto heard_at = std::chrono::steady_clock::now(); link.exchange(1000);) {
-    while (link.next_line()) heard_at = std::chrono::steady_clock::now();
-    if (seconds_since(heard_at) > kWarmSilence)
+  std::string line;
+  LineReader::Result result;
+  auto received_at = std::chrono::steady_clock::now();
+  while ((result = link.next_line(line, 1000)) != LineReader::Result::end) {
+    if (result == LineReader::Result::line) received_at = std::chrono::steady_clock::now();
+    if (seconds_since(received_at) > kWarmSilence)
       throw WarmGone("the warm process at " + visible(path) + " hangs");
   }
 }
@@ -154,11 +146,11 @@ int warm_start_command(const Options& options) {
 
 int warm_status_command(const Options& options) {
   int64_t n = 0;
-  const int64_t n_mute = ask_each("status", [&](const std::string&, WarmGreeting& greeting) {
+  const int64_t n_silent = for_each_process("status", [&](const std::string&, WarmGreeting& greeting) {
     write_out((options.json ? shown_json(greeting.answer) : status_line(greeting.answer)) + "\n");
     ++n;
   });
-  if (n + n_mute == 0) say("no warm process is running");
+  if (n + n_silent == 0) say("no warm process is running");
   return n > 0 ? 0 : 1;
 }
 
@@ -168,13 +160,13 @@ int warm_stop_command(const Options& options) {
   const std::string model =
       named.empty() ? "" : std::filesystem::absolute(find_model(options), error).string();
   int64_t n = 0;
-  const int64_t n_mute = ask_each("status", [&](const std::string& path, WarmGreeting& greeting) {
+  const int64_t n_silent = for_each_process("status", [&](const std::string& path, WarmGreeting& greeting) {
     if (!holds(greeting.answer, model)) return;
     ++n;
     if (std::optional<WarmGreeting> stopped = greet_warm(path, "stop")) await_end(stopped->link, path);
   });
-  if (n == 0 && n_mute == 0) say("no warm process " + (model.empty() ? "is running" : "holds " + model));
-  return n_mute > 0 || (n == 0 && !model.empty()) ? 1 : 0;
+  if (n == 0 && n_silent == 0) say("no warm process " + (model.empty() ? "is running" : "holds " + model));
+  return n_silent > 0 || (n == 0 && !model.empty()) ? 1 : 0;
 }
 
 }  // namespace dsv32

@@ -6,9 +6,7 @@
 
 #include <chrono>
 #include <string>
-#include <vector>
 
-#include "base/file.h"
 #include "cli/options/options.h"
 #include "cli/terminal/signals.h"
 #include "cli/warm/warm_wire.h"
@@ -24,16 +22,15 @@ int warm_status_command(const Options& options);  // 1: none answers
 int warm_stop_command(const Options& options);    // 1: one does not answer, or none holds the model of -m
 
 struct WarmTerms {
-  std::string model;             // its file
-  std::vector<FileStamp> parts;  // the stamps of its files when they were opened
-  std::chrono::seconds keep;     // how long the process may be idle
+  std::string model;          // the path of its file
+  std::chrono::seconds keep;  // how long the process may be idle
 };
 
 // Runs the engine's loop for all clients of the socket. Ends when the process was idle for `keep`, when its
 // socket's file and its clients are gone, or when a client or a signal asks for the end; then requests under
-// way are finished and later ones refused. Returns the links of clients that wait for the process's end,
-// which closes them. Throws what ends the loop, after telling all clients that wait for answers.
-std::vector<WarmLink> serve_warm(Engine& engine, const Tokenizer& tokenizer, WarmListener listener,
-                                 const WarmTerms& terms, const GracefulStop& stop);
+// way are finished and later ones refused. The connections of clients that wait for the end close when
+// the process has ended. Throws what ends the loop.
+void serve_warm(Engine& engine, const Tokenizer& tokenizer, WarmListener listener, const WarmTerms& terms,
+                const GracefulStop& stop);
 
 }  // namespace dsv32

@@ -34,44 +34,44 @@ class WarmClient : public Answerer {
   const EngineFacts& facts() const { return facts_; }
 
   int64_t add(Request request, Listener& listener) override;
-  // Waits a moment for lines of the process. When it is gone, hangs, or has not ended a request two seconds
-  // after its listener was interrupted, WarmGone is the outcome of all that wait; of those that are
-  // interrupted, what was told.
+  // Waits a moment for lines of the process. Where it is gone, hangs, or has not ended a request two seconds
+  // after its listener was interrupted, WarmGone is the outcome of the request; if it is interrupted, the
+  // outcome is what was received.
   bool turn() override;
-  bool is_done(int64_t request) const override {
-    return asked_.at(std::to_string(request)).outcome.is_there();
-  }
+  bool is_done(int64_t request) const override { return pending_.at(request).outcome.is_there(); }
   GenerationResult take(int64_t request) override {
-    return asked_.extract(std::to_string(request)).mapped().outcome.take();
+    return pending_.extract(request).mapped().outcome.take();
   }
-  void drop(int64_t request) override;
+  void drop(int64_t request) override { pending_.erase(request); }
 
   // Why the process takes no more requests, though it may still answer those under way; nothing: it takes
   // them.
   const std::optional<WarmGone>& gone();
-  // Since the last line, or since the first request that waits, if that came later.
-  double seconds_silent() const { return seconds_since(heard_at_); }
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Asked {
+  struct Pending {
+    WarmLink link;
     Listener* listener;
     std::optional<Clock::time_point> cancelled_at = {};
     AnswerReader reader = {};
     Outcome outcome = {};
   };
-  WarmClient(WarmLink link, std::string log) : link_(std::move(link)), log_(std::move(log)) {}
+  WarmClient(std::string path, WarmGreeting greeting);
   bool is_waiting() const;
-  void check_alive(bool is_there) const;
-  void hear(const ReadJson& line);
-  void leave(const WarmGone& why);
+  void await_lines();
+  void cancel_if_interrupted(Pending& pending) const;
+  void receive(Pending& pending);
+  void take_line(Pending& pending, const ReadJson& line) const;
+  void check_alive(const Pending& pending, bool is_there) const;
 
-  WarmLink link_;
-  std::string log_;  // path of the process's log
+  const std::string path_;
+  WarmLink link_;  // open as long as the process takes requests
   EngineFacts facts_;
-  std::map<std::string, Asked> asked_;  // by their custom_id
+  int64_t talk_ = 0;  // the number of this client's talk
+  std::map<int64_t, Pending> pending_;
   int64_t n_added_ = 0;
-  Clock::time_point heard_at_ = Clock::now();
+  Clock::time_point received_at_ = Clock::now();  // the last line, or the first request that waits
   std::optional<WarmGone> gone_;
 };
 

@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -60,16 +61,18 @@ sockaddr_un address_of(const std::string& path) {
   return address;
 }
 
+// There is a connection for each request of a batch, more than the files that a process may have by default.
+void allow_many_files() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+    limit.rlim_cur = limit.rlim_max, setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 OwnedFd make_socket(int flags) {
+  allow_many_files();
   OwnedFd made(real_file_system(), socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
   if (!made.is_open()) fail_io("a socket", "make");
   return made;
-}
-
-bool is_own_peer(int fd) {
-  ucred peer{};
-  socklen_t n_bytes = sizeof peer;
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n_bytes) == 0 && peer.uid == geteuid();
 }
 
 // Device and inode; zeros when there is no file.
@@ -168,9 +171,7 @@ WarmListener::~WarmListener() {
 bool WarmListener::is_there() const { return file_at(path_) == file_; }
 
 OwnedFd WarmListener::accept() const {
-  OwnedFd socket(real_file_system(), accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (socket.is_open() && !is_own_peer(socket.get())) socket.reset();
-  return socket;
+  return {real_file_system(), accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
 }
 
 OwnedFd connect_warm(const std::string& path) {
@@ -181,31 +182,21 @@ OwnedFd connect_warm(const std::string& path) {
   setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == EINTR) continue;
-    if (errno == ENOENT || errno == ECONNREFUSED) return {};
-    if (errno == EAGAIN) throw WarmGone("the warm process at " + visible(path) + " has no room for callers");
+    if (errno == ENOENT || errno == ECONNREFUSED || errno == EAGAIN) return {};
     fail_io(path, "connect to");
   }
-  if (!is_own_peer(socket.get()))
-    fail(ErrorKind::io, format("the socket %s is another user's", visible(path).c_str()));
   return socket;
 }
 
-bool WarmLink::receive() {
-  char block[1 << 16];
-  const ssize_t n = recv(socket_.get(), block, sizeof block, MSG_DONTWAIT);
-  if (n < 0) return errno == EAGAIN || errno == EINTR;
-  received_.append(block, static_cast<size_t>(n));
-  const bool has_line = received_.find('\n', n_scanned_) != std::string::npos;
-  return n > 0 && (has_line || received_.size() <= most_line_bytes_);
-}
-
-std::optional<std::string> WarmLink::next_line() {
-  const size_t end = received_.find('\n', n_scanned_);
-  n_scanned_ = end == std::string::npos ? received_.size() : 0;
-  if (end == std::string::npos) return std::nullopt;
-  std::string line = received_.substr(0, end);
-  received_.erase(0, end + 1);
-  return line;
+LineReader::Result WarmLink::next_line(std::string& line, int wait_ms) try {
+  if (!socket_.is_open()) return LineReader::Result::end;
+  LineReader::Line next;
+  const LineReader::Result result = lines_.next(next, wait_ms);
+  if (result != LineReader::Result::line) return result;
+  line = std::move(next.text);
+  return next.has_end && !next.is_too_long ? result : LineReader::Result::end;
+} catch (const Error&) {  // the other end is gone and has not read everything
+  return LineReader::Result::end;
 }
 
 void WarmLink::queue(std::string_view line) {
@@ -227,18 +218,7 @@ bool WarmLink::send() {
   return true;
 }
 
-bool WarmLink::exchange(int wait_ms) {
-  const bool is_there = send();
-  pollfd ready{fd(), static_cast<short>(POLLIN | (n_unsent() > 0 ? POLLOUT : 0)), 0};
-  poll(&ready, 1, wait_ms);
-  return receive() && is_there;
-}
-
-ReadJson warm_object(const std::string& line) {
-  ReadJson json = parse_outside_json(line, kRequestDepth);
-  if (!json.is_object()) fail(ErrorKind::usage, "the line is no JSON object");
-  return json;
-}
+short WarmLink::events() const { return static_cast<short>(POLLIN | (n_unsent() > 0 ? POLLOUT : 0)); }
 
 void fail_unread() { throw WarmGone("a warm process sent an unreadable line"); }
 

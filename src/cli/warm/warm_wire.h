@@ -1,21 +1,20 @@
 // How clients find warm processes, and the lines that they exchange over UNIX sockets.
 //
 // A socket's name is a digest of everything that decides an engine, so that it leads to the right process. A
-// lock on the log beside the socket tells whether the process is alive. The folder is $XDG_RUNTIME_DIR/dsv32,
-// else ~/.local/state/dsv32; it, and the process at the other end, must be this user's. Either file may be
-// removed: a process without its log still answers at its socket; one without its socket ends, since nobody
-// can find it.
+// lock on the log beside the socket shows that the process is alive. The folder is $XDG_RUNTIME_DIR/dsv32,
+// else ~/.local/state/dsv32; it must be this user's, and closed to others. Either file may be removed: a
+// process without its log still answers at its socket; one without its socket ends, since nobody can find it.
 //
-// Each line is one JSON object:
+// A client has one connection as long as it lives, and one more for each request. Each line is a JSON object:
 //
-//   client:   {"dsv32": 1, "want": "answers"}, or "status", or "stop"; then
-//             {"custom_id": "7", "talk": false, "body": {...}}  and perhaps  {"cancel": "7"}
-//   process:  {"dsv32": 1, "facts": {...}}, for status and stop {"dsv32": 1, "pid": ..., ...}; then
-//             the answer's chunks, with the custom_id as their id, or
-//             {"id": "7", "error": {...}}, with "ending" beside it: not begun, because the process is about
-//             to end
-//             {}: the process is alive, every second to a client that waits for an answer or for the end
-//             {"error": {...}}: of the connection, which then ends; it also ends after a status
+//   client:   {"want": "facts"}, the first connection; or "status", or "stop"; or a request,
+//             {"talk": 3, "body": {...}}, which ends early when the client closes its side of the connection
+//   process:  {"facts": {...}, "talk": 3}; for status and stop {"pid": ..., ...}; for a request the answer's
+//             chunks, or {"error": {...}}
+//             {}: the process is alive, every second to those who wait for an answer or for the end
+//
+// The process closes a connection after an answer, an error and a status; after a stop when it has ended.
+// One that it closes without an answer has come too late: the process is about to end.
 //
 // So a client sends lines of a batch (cli/options/request_json.h), whose prompts are tokens.
 #pragma once
@@ -29,6 +28,7 @@
 #include "base/error.h"
 #include "base/file_system.h"
 #include "cli/options/json.h"
+#include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
 #include "gguf/gguf.h"
 
@@ -62,7 +62,7 @@ class WarmListener {
   int fd() const { return socket_.get(); }
   // Whether the path still leads to this socket.
   bool is_there() const;
-  // The next client. Not open: there is none, or it was another user's and has been turned away.
+  // The next client. Not open: there is none.
   OwnedFd accept() const;
 
  private:
@@ -71,49 +71,36 @@ class WarmListener {
   std::pair<uint64_t, uint64_t> file_;  // device and inode
 };
 
-// Connects to a process, and waits for a place in its backlog. Not open: nobody listens. Throws Error{io}
-// when another user listens, and WarmGone when no place was free in time.
+// Connects to a process. Not open: nobody listens, or no place in its backlog was free in time. Throws
+// Error{io}.
 OwnedFd connect_warm(const std::string& path);
 
-// Lines over a socket, in both directions. The longest line bounds the bytes received; the owner bounds the
-// unsent ones, by n_unsent().
+// The longest line: an answer's tokens with the log-probabilities of twenty others each.
+inline constexpr size_t kMostLineBytes = size_t{1} << 30;
+
+// Lines over a socket, in both directions.
 class WarmLink {
  public:
-  WarmLink(OwnedFd socket, size_t most_line_bytes)
-      : socket_(std::move(socket)), most_line_bytes_(most_line_bytes) {}
+  explicit WarmLink(OwnedFd socket)
+      : socket_(std::move(socket)), lines_(socket_.get(), "the socket", kMostLineBytes) {}
 
   int fd() const { return socket_.get(); }
-  // Reads what has arrived, a block at most. False: the other end is gone, or its line is too long.
-  bool receive();
-  // The next complete line that was received.
-  std::optional<std::string> next_line();
+  // The next line. `later`: none came within wait_ms. `end`: the other end sends no more, or its line is too
+  // long.
+  LineReader::Result next_line(std::string& line, int wait_ms);
   // `line`: without its end.
   void queue(std::string_view line);
   // Sends as much as the socket takes. False: the other end is gone.
   bool send();
   size_t n_unsent() const { return unsent_.size() - n_sent_; }
-  // Sends queued lines, waits at most `wait_ms` until the socket can be read or take the rest, and reads a
-  // block. False: as for receive() and send().
-  bool exchange(int wait_ms);
+  short events() const;  // what poll() is to wait for
 
  private:
   OwnedFd socket_;
-  size_t most_line_bytes_;
-  std::string received_, unsent_;
-  size_t n_scanned_ = 0;  // of received_, without a line end
-  size_t n_sent_ = 0;     // of unsent_
+  LineReader lines_;
+  std::string unsent_;
+  size_t n_sent_ = 0;  // of unsent_
 };
-
-inline constexpr int kWarmVersion = 2;
-// Of the process's lines: an answer's tokens with the log-probabilities of twenty others each.
-inline constexpr size_t kMostToldBytes = size_t{1} << 30;
-// Of a client's lines: a token takes up to seven digits and a comma, beside options, stops and a constraint.
-constexpr size_t most_asked_bytes(int64_t context) {
-  return 8 * static_cast<size_t>(context) + (size_t{3} << 20);
-}
-
-// An object of a line. Throws Error{usage} for a line that is no such object.
-ReadJson warm_object(const std::string& line);
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EngineFacts, vocab_size, context, max_seqs, pool_tokens, has_drafts,
                                    warnings)

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <fstream>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/options/inputs.h"
-#include "cli/terminal/streams.h"
 #include "engine/engine.h"
 #include "engine/sequence.h"
 
@@ -38,7 +38,7 @@ int lab_logits(const LabOptions& options) {
   const std::string& list = options.token_list;
   const std::string text = list.starts_with("@") ? read_input(list.substr(1), options) : list;
   if (options.output_path.empty()) fail(ErrorKind::usage, "lab logits needs --tokens IDS and --out FILE");
-  OutputFile file(options.output_path);
+  std::ofstream file(options.output_path, std::ios::binary);
   const GgufFile model = open_model(options);
   EngineOptions asked = options.engine;
   const std::vector<int32_t> ids = parse_token_list(text, read_model_args(model).vocab_size);
@@ -49,9 +49,10 @@ int lab_logits(const LabOptions& options) {
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
     const std::vector<float> logits =
         sequence.all_logits(std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin)));
-    file.write({reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)});
+    file.write(reinterpret_cast<const char*>(logits.data()),
+               static_cast<std::streamsize>(logits.size() * sizeof(float)));
   }
-  file.commit();
+  if (!file.flush()) fail(ErrorKind::io, "cannot write " + visible(options.output_path));
   return 0;
 }
 
