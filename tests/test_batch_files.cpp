@@ -6,7 +6,10 @@
 
 #include <fcntl.h>
 #include <malloc.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "cli/batch/batch.h"
@@ -251,6 +254,31 @@ BOOST_AUTO_TEST_CASE(retrying_touches_no_other_file) {
   BOOST_TEST(files.read(files.out) == answered(1));
   BOOST_TEST(files.read(files.out + ".tmp") == "precious");
   BOOST_TEST((names() == before));
+}
+
+// A kill while the file without the failed lines is written: the old file stays, and nothing is beside it
+// (but where the file system has no files without a name).
+BOOST_AUTO_TEST_CASE(a_kill_while_retrying_leaves_no_file) {
+  const Files files;
+  std::string all = failed(0);
+  for (int i = 1; i < 200; ++i) all += answered(i);
+  files.write(files.out, all);
+  const std::string folder = files.dir.file("");
+  const int nameless = open(folder.c_str(), O_TMPFILE | O_RDWR, 0600);
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit few{4096, 4096}, none{0, 0};
+    signal(SIGXFSZ, SIG_DFL);
+    if (setrlimit(RLIMIT_CORE, &none) == 0 && setrlimit(RLIMIT_FSIZE, &few) == 0)
+      const BatchOutput output(files.out, with(&BatchOptions::retries_failed), {});
+    _exit(0);
+  }
+  int status = 0;
+  BOOST_REQUIRE(waitpid(child, &status, 0) == child);
+  BOOST_TEST((WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ));
+  BOOST_TEST(std::distance(std::filesystem::directory_iterator(folder), {}) == (nameless < 0 ? 2 : 1));
+  BOOST_TEST(files.read(files.out) == all);
+  close(nameless);
 }
 
 // Moved away, it has all answers so far.

@@ -241,8 +241,23 @@ uint64_t BatchOutput::each_answer(int fd, const Take& take) const {
   return n_whole;
 }
 
-// Replaces the file by a new one without the failed lines: a kill leaves either the old file or the new one,
-// and perhaps a part of the new one beside it.
+namespace {
+
+// Gives a file without a name one beside `target`, which is put into `name`: a link cannot replace a file.
+void name_file(int fd, const std::string& target, std::string& name) {
+  const std::string nameless = format("/proc/self/fd/%d", fd);
+  for (int number = getpid();; ++number) {
+    name = target + format(".%d.tmp", number);
+    if (linkat(AT_FDCWD, nameless.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) return;
+    if (errno != EEXIST) fail_file("write", target);
+  }
+}
+
+}  // namespace
+
+// Replaces the file by a new one without the failed lines. A kill leaves either the old file or the new one
+// and nothing beside: the new one has no name while it is written. Where the file system cannot do that
+// (NFS), it has another one.
 void BatchOutput::drop_failed() {
   if (std::erase_if(known_, [](const auto& known) { return known.second; }) == 0) return;
   std::error_code error;
@@ -250,15 +265,20 @@ void BatchOutput::drop_failed() {
   struct stat info {};
   if (error || fstat(fd_, &info) != 0 || lseek(fd_, 0, SEEK_SET) != 0) fail_file("read", path_);
   std::string temporary = target + ".XXXXXX.tmp";
-  OwnedFd rest(real_file_system(), mkostemps(temporary.data(), 4, O_CLOEXEC | O_APPEND));
+  const std::string folder = std::filesystem::path(target).parent_path().string();
+  int fd = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_APPEND, 0600);
+  const bool is_nameless = fd >= 0;
+  if (!is_nameless) fd = mkostemps(temporary.data(), 4, O_CLOEXEC | O_APPEND);
+  OwnedFd rest(real_file_system(), fd);
   if (!rest.is_open()) fail_file("write beside", path_);
   try {
     copy_known(rest.get());
     lock(rest.get());
     if (!is_in_place(fd_)) fail(ErrorKind::io, visible(path_) + " was removed or replaced meanwhile");
-    if (fchmod(rest.get(), info.st_mode & 07777) != 0 || fdatasync(rest.get()) != 0 ||
-        std::rename(temporary.c_str(), target.c_str()) != 0)
+    if (fchmod(rest.get(), info.st_mode & 07777) != 0 || fdatasync(rest.get()) != 0)
       fail_file("write", path_);
+    if (is_nameless) name_file(rest.get(), target, temporary);
+    if (std::rename(temporary.c_str(), target.c_str()) != 0) fail_file("write", path_);
   } catch (...) {
     unlink(temporary.c_str());
     throw;
