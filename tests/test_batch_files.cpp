@@ -99,8 +99,8 @@ BOOST_AUTO_TEST_CASE(a_second_line_of_one_id_is_refused) {
   // Whichever shard they fall to, they are the same lines.
   size_t n_lines = 0;
   for (uint64_t shard = 0; shard < 3; ++shard)
-    for (const BatchItem& own :
-         files.lines(line + "\n" + line + "\n{\"prompt\":\"b\"}\n", false, {shard, 3})) {
+    for (const BatchItem& own : files.lines(line + "\n" + line + "\n{\"prompt\":\"b\"}\n", false,
+                                            {.number = shard, .n_shards = 3, .source = {}})) {
       ++n_lines;
       BOOST_TEST(own.error.has_value() == (own.number == 2));
     }

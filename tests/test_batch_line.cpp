@@ -536,7 +536,7 @@ BOOST_AUTO_TEST_CASE(shards_take_every_line_once) {
     const LineDigest digest = line_of(R"({"prompt":"a"})", i).digest;
     int n_shards = 0;
     for (uint64_t shard = 0; shard < 4; ++shard)
-      if (is_in({shard, 4}, digest)) ++n_taken[shard], ++n_shards;
+      if (is_in({.number = shard, .n_shards = 4, .source = {}}, digest)) ++n_taken[shard], ++n_shards;
     BOOST_TEST(n_shards == 1);
   }
   for (const int n : n_taken) BOOST_TEST((n > 900 && n < 1100), n);
