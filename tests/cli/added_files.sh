@@ -75,3 +75,4 @@ refuses "an indexer twice" "dense.gguf too" "${with[@]}" --with other.gguf
 refuses "an indexer of another model" "demo-indexer.gguf: " -m "$model" --with beside/demo-indexer.gguf
 refuses "an indexer as the model" "holds nothing but an indexer" -m beside/demo-indexer.gguf
 expect "an indexer that is missing" 3 run -m main/dense.gguf --with absent.gguf hello
+usage_error_with_hint "a plan without a model: nothing to add to" inspect plan --on 2xH200+256G --type Q2_K --with beside/demo-indexer.gguf

@@ -195,6 +195,8 @@ MeasuredModel::MeasuredModel(const Options& options) : types_(options.bench.type
   const bool is_plan = options.command == Command::inspect_plan;
   if (!options.bench.is_synthetic && !(options.imagined && lacks_model(options)))
     file_.emplace(open_model(options));
+  if (!file_ && !options.engine.added_paths.empty())
+    fail(ErrorKind::usage, "--with adds to a model's file, and here is none", "-m names the model");
   args_ = file_     ? read_model_args(*file_)
           : is_plan ? full_size_args(61, 3)
                     : full_size_args(options.bench.n_layers,
