@@ -38,10 +38,10 @@ int lab_logits(const LabOptions& options) {
   const std::string& list = options.token_list;
   const std::string text = list.starts_with("@") ? read_input(list.substr(1), options) : list;
   if (options.output_path.empty()) fail(ErrorKind::usage, "lab logits needs --tokens IDS and --out FILE");
-  std::ofstream file(options.output_path, std::ios::binary);
   const GgufFile model = open_model(options);
   EngineOptions asked = options.engine;
   const std::vector<int32_t> ids = parse_token_list(text, read_model_args(model).vocab_size);
+  std::ofstream file(options.output_path == "-" ? "/dev/stdout" : options.output_path, std::ios::binary);
   asked.context = asked.context.value_or(std::ssize(ids));
   Engine engine(model, asked);
   ByHand sequence(engine);
