@@ -243,12 +243,12 @@ uint64_t BatchOutput::each_answer(int fd, const Take& take) const {
 
 namespace {
 
-// Gives a file without a name one beside `target`, which is put into `name`: a link cannot replace a file.
-void name_file(int fd, const std::string& target, std::string& name) {
+// Gives a file without a name one beside `target`, which no other file has: a link cannot replace a file.
+std::string name_file(int fd, const std::string& target) {
   const std::string nameless = format("/proc/self/fd/%d", fd);
   for (int number = getpid();; ++number) {
-    name = target + format(".%d.tmp", number);
-    if (linkat(AT_FDCWD, nameless.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) return;
+    const std::string name = target + format(".%d.tmp", number);
+    if (linkat(AT_FDCWD, nameless.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) return name;
     if (errno != EEXIST) fail_file("write", target);
   }
 }
@@ -264,11 +264,13 @@ void BatchOutput::drop_failed() {
   const std::string target = std::filesystem::canonical(path_, error).string();
   struct stat info {};
   if (error || fstat(fd_, &info) != 0 || lseek(fd_, 0, SEEK_SET) != 0) fail_file("read", path_);
-  std::string temporary = target + ".XXXXXX.tmp";
+  std::string temporary;  // the name that the new file has by now
   const std::string folder = std::filesystem::path(target).parent_path().string();
   int fd = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_APPEND, 0600);
-  const bool is_nameless = fd >= 0;
-  if (!is_nameless) fd = mkostemps(temporary.data(), 4, O_CLOEXEC | O_APPEND);
+  if (fd < 0) {
+    temporary = target + ".XXXXXX.tmp";
+    fd = mkostemps(temporary.data(), 4, O_CLOEXEC | O_APPEND);
+  }
   OwnedFd rest(real_file_system(), fd);
   if (!rest.is_open()) fail_file("write beside", path_);
   try {
@@ -277,10 +279,10 @@ void BatchOutput::drop_failed() {
     if (!is_in_place(fd_)) fail(ErrorKind::io, visible(path_) + " was removed or replaced meanwhile");
     if (fchmod(rest.get(), info.st_mode & 07777) != 0 || fdatasync(rest.get()) != 0)
       fail_file("write", path_);
-    if (is_nameless) name_file(rest.get(), target, temporary);
+    if (temporary.empty()) temporary = name_file(rest.get(), target);
     if (std::rename(temporary.c_str(), target.c_str()) != 0) fail_file("write", path_);
   } catch (...) {
-    unlink(temporary.c_str());
+    if (!temporary.empty()) unlink(temporary.c_str());
     throw;
   }
   take(std::move(rest), "write");
