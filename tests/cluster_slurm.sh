@@ -93,8 +93,15 @@ flags=(-m "$model" -c 256 --no-cache --no-think --temp 0 -n 12 -t 1)
 "$dsv32" batch "${flags[@]}" asked.jsonl -o whole.jsonl --quiet || exit 1
 answers() { cat "$@" | grep -aoE '^.*"custom_id":"[0-9]+"|"content":"([^"\\]|\\.)*"' | sed 's/^{.*"custom/"custom/' | paste - - | sort; }
 answers whole.jsonl >whole
-# Slurm lets a requeued task wait for two minutes; here it begins at once.
-hasten() { squeue -r -h -t PD -o %i | while read -r task; do scontrol update JobId="$task" StartTime=now; done; } 2>/dev/null
+# Slurm lets a requeued task wait for two minutes; here it begins after three seconds. In the very second in which it ended,
+# slurmd would refuse it: "Job credential revoked".
+hasten() {
+  local soon
+  soon=$(date -d '10 seconds' +%FT%T)
+  squeue -r -h -t PD -o '%i %S' | while read -r task start; do
+    [[ $start == 2* && $start > $soon ]] && scontrol update JobId="$task" StartTime=now+3
+  done
+} 2>/dev/null
 is_over() { hasten; [[ -z $(squeue -h -o %i 2>/dev/null) ]]; }
 cat >job.sh <<END
 #!/bin/bash
