@@ -385,6 +385,8 @@ BOOST_AUTO_TEST_CASE(how_far_it_is) {
   BOOST_TEST(batch_failures(tally)[BatchTally::kMostKinds] == "7 lines failed otherwise, the first is f");
   BOOST_TEST(batch_rest(tally, true) == "580 lines remain; the same command goes on");
   BOOST_TEST(batch_rest(tally, false) == "580 lines remain");
+  tally.is_estimate = true;
+  BOOST_TEST(batch_rest(tally, false) == "about 580 lines remain");
   tally.failures.clear(), tally.n_failed_before = 0;
   BOOST_TEST(batch_failures(tally).empty());
   tally.n_waiting = 0;

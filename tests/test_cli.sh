@@ -631,10 +631,8 @@ batch_until() { # N OUTPUT ARGS...: in the background, until N more lines are wr
   local wanted=$(($(cat "$2" 2>/dev/null | wc -l) + $1)) output=$2
   "$dsv32" batch "${b[@]}" asked.jsonl -o "$output" "${@:3}" </dev/null >out 2>err &
   pid=$!
-  for _ in $(seq 600); do
-    (($(cat "$output" 2>/dev/null | wc -l) >= wanted)) && break
-    sleep 0.02
-  done
+  is_written() { (($(cat "$output" 2>/dev/null | wc -l) >= wanted)); }
+  await is_written
 }
 for n in 1 3 2 5; do
   batch_until $n killed.jsonl
@@ -654,18 +652,19 @@ check "batch: SIGINT: what was running is written" test "$(wc -l <stopped.jsonl)
 check "batch: SIGINT: whole lines" ends_line stopped.jsonl
 expect "batch: goes on after SIGINT" 0 batch "${b[@]}" asked.jsonl -o stopped.jsonl
 check "batch: goes on after SIGINT: the same answers" same_answers stopped.jsonl ref.jsonl
-echo '{"prompt":"hello","temperature":0,"thinking":false}' >endless.jsonl
+{  # once the first is answered, the second runs
+  echo '{"prompt":"hello","max_tokens":1,"thinking":false}'
+  echo '{"prompt":"hello","temperature":0,"thinking":false}'
+} >endless.jsonl
 "$dsv32" batch "${m[@]}" -c 16000 --no-cache endless.jsonl -o endless.out </dev/null >out 2>err &
 pid=$!
-for _ in $(seq 100); do [[ -e endless.out ]] && break; sleep 0.05; done
-sleep 1
+await test -s endless.out
 kill -INT $pid
-for _ in $(seq 100); do [[ -s err ]] && break; sleep 0.05; done
-check "batch: SIGINT says what it waits for" has err "finishing the 1 that are running"
+check "batch: SIGINT says what it waits for" await has err "finishing the 1 that are running"
 kill -INT $pid
 wait $pid
 check "batch: a second SIGINT is 130 at once" test $? = 130
-check "batch: a second SIGINT: nothing half-written" empty endless.out
+check "batch: a second SIGINT: nothing half-written" lines endless.out 1
 
 # --- run of many prompts ----------------------------------------------------------------------------------
 printf 'one\n\ntwo\r\nthree' >three.txt
@@ -746,10 +745,7 @@ interrupt() {  # SIGNAL ARGS...: sends it once something has been said
   : >err
   "${hears_hangup[@]}" "$dsv32" run "${m[@]}" --seed 7 "$@" </dev/null >out 2>err &
   local pid=$!
-  for _ in $(seq 200); do
-    [[ -s out || -s err ]] && break
-    sleep 0.05
-  done
+  await test -s out -o -s err
   kill "-$signal" $pid
   wait $pid
   code=$?

@@ -70,11 +70,12 @@ done
 
 # --- the file of answers ---
 for i in $(seq 400); do echo "{\"prompt\":\"What is $i?\",\"max_tokens\":8,\"thinking\":false}"; done >asked.jsonl
+has_three() { (($(cat "$1" 2>/dev/null | wc -l) >= 3)); }  # lines
 for how in removed replaced moved; do
   mkdir "$how"
   "$dsv32" batch "${b[@]}" asked.jsonl -o "$how/out" </dev/null >out 2>err &
   pid=$!
-  for _ in $(seq 600); do (($(cat "$how/out" 2>/dev/null | wc -l) >= 3)) && break; sleep 0.02; done
+  await has_three "$how/out"
   case $how in
     removed) rm "$how/out" ;;
     replaced) echo mine >new && mv new "$how/out" ;;
@@ -128,7 +129,7 @@ check "batch: errors of several kinds: alike together" has err "2 lines failed w
 for i in $(seq 300); do echo "{\"prompt\":\"What is $i?\",\"max_tokens\":8,\"thinking\":false}"; done >asked.jsonl
 "$dsv32" batch "${b[@]}" asked.jsonl -o stopped.out </dev/null >out 2>err &
 pid=$!
-for _ in $(seq 600); do (($(cat stopped.out 2>/dev/null | wc -l) >= 3)) && break; sleep 0.02; done
+await has_three stopped.out
 kill -INT $pid
 wait $pid
 left=$((300 - $(wc -l <stopped.out)))

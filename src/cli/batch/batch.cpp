@@ -201,6 +201,7 @@ class Batch : Listener {
     const auto n_shards = static_cast<int64_t>(options_.batch.shard.n_shards);
     if (input_.n_lines())
       all.n_waiting = (*input_.n_lines() - input_.n_read()) / n_shards + std::ssize(waiting_) + n_left_;
+    all.is_estimate = n_shards > 1;
     all.seconds = seconds_since(start_);
     return all;
   }

@@ -158,6 +158,7 @@ struct BatchTally {
   int64_t n_answered_before = 0, n_failed_before = 0;  // in earlier runs, and skipped in this one
   int64_t n_running = 0;
   std::optional<int64_t> n_waiting;  // nothing: unknown before all are read
+  bool is_estimate = false;          // n_waiting: a shard's lines are known when they are read
   struct Failures {
     int status = 0;  // 0: of several
     int64_t n = 0;
@@ -184,7 +185,8 @@ std::string batch_summary(const BatchTally& tally);
 // "3 lines failed with status 400, the first is q7: top_k is -5, expected an integer from -1 to 2147483647",
 // one for each kind, and one for earlier runs.
 std::vector<std::string> batch_failures(const BatchTally& tally);
-// "580 lines remain; the same command goes on"; empty if none do. `is_kept`: answers are in a file.
+// "580 lines remain; the same command goes on", of a shard "about 580 lines remain"; empty if none do.
+// `is_kept`: answers are in a file.
 std::string batch_rest(const BatchTally& tally, bool is_kept);
 
 }  // namespace dsv32

@@ -30,7 +30,7 @@ std::string batch_summary(const BatchTally& tally) {
   const auto& counted = with_thousands;
   const int64_t n_before = tally.n_answered_before + tally.n_failed_before;
   const auto& [n_prompt, n_cached, n_generated] = tally.tokens;
-  return counted(tally.n_done()) + " lines: " + counted(tally.n_answered + tally.n_answered_before) +
+  return lines_text(tally.n_done()) + ": " + counted(tally.n_answered + tally.n_answered_before) +
          " answered, " + counted(tally.n_all_failed()) + " failed" +
          (n_before > 0 ? " (" + counted(n_before) + " before)" : "") + "; " + counted(n_prompt) +
          " tokens in (" + counted(n_cached) + " from cache), " + counted(n_generated) + " out, in " +
@@ -64,9 +64,10 @@ std::vector<std::string> batch_failures(const BatchTally& tally) {
 
 std::string batch_rest(const BatchTally& tally, bool is_kept) {
   if (tally.n_waiting == 0) return {};
-  const char* remain = tally.n_waiting == 1 ? " remains" : " remain";
-  return (tally.n_waiting ? lines_text(*tally.n_waiting) + remain : "the input was not read to its end") +
-         (is_kept ? "; the same command goes on" : "");
+  const std::string goes_on = is_kept ? "; the same command goes on" : "";
+  if (!tally.n_waiting) return "the input was not read to its end" + goes_on;
+  return (tally.is_estimate ? "about " : "") + lines_text(*tally.n_waiting) +
+         (tally.n_waiting == 1 ? " remains" : " remain") + goes_on;
 }
 
 }  // namespace dsv32
