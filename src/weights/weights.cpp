@@ -1,4 +1,4 @@
-// GGUF name -> official name, shape. The only place where GGUF's spellings occur.
+// GGUF name -> official name, shape: of every tensor of a layer.
 #include <tuple>
 
 #include "backend/cpu_backend.h"

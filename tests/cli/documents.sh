@@ -1,4 +1,4 @@
-# README.md and docs/: one page, links that lead somewhere, commands and flags that the program has. Sourced by test_cli.sh.
+# README.md and docs/: one page, links that lead somewhere, files, commands and flags that there are. Sourced by test_cli.sh.
 
 root=$tests/..
 documents=("$root"/README.md "$root"/docs/*.md)
@@ -12,6 +12,14 @@ for document in "${documents[@]}"; do
     check "$(basename "$document"): the link $link" test -e "$(dirname "$document")/${link:-$(basename "$document")}"
   done <links
 done
+
+# Every source file that design.md names exists.
+find "$root"/{src,cuda,tests,models,main.cpp} -type f | sed 's|^|/|' >sources
+grep -oE '`[A-Za-z0-9_/]+\.(cpp|h|cu|cuh|py|sh)`' "$root/docs/design.md" | tr -d '\`' | sort -u >named
+check "design.md: names files" test "$(wc -l <named)" -ge 50
+while IFS= read -r file; do
+  [[ $file == *NAME* ]] || check "design.md: the file $file" grep -q "/$file\$" sources
+done <named
 
 # Every command has a line in the manual page, and every flag a line in its command's help.
 run_ completion man
