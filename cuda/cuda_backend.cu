@@ -271,14 +271,14 @@ class CudaBackend : public Backend {
     if (host_ && (host_->makes(op.x) || host_->makes(op.y))) join();
     cuda::add(op, launch());
   }
-  void stream_rows(const StreamRows& op) override {
+  void stream_rows(std::span<const RowCopy> copies) override {
     select();
     streamed_.hold(stream_);
-    if (op.n_copies > 0) copy_beside(op, cudaMemcpyHostToDevice, streamed_);
+    if (!copies.empty()) copy_beside(copies, cudaMemcpyHostToDevice, streamed_);
   }
-  void save_rows(const SaveRows& op) override {
+  void save_rows(std::span<const RowCopy> copies) override {
     select();
-    copy_beside(op, cudaMemcpyDeviceToHost, saved_);
+    copy_beside(copies, cudaMemcpyDeviceToHost, saved_);
     is_saving_ = true;
   }
   // Kernels read the pool only after rows were stored here: it is enough to wait for its pinning here.
@@ -387,11 +387,9 @@ class CudaBackend : public Backend {
   void forget_step() { n_joined_ = n_fetches_, has_fetched_ = is_x_older_ = false, rounded_ = nullptr; }
 
   // On the side stream, behind all work enqueued so far. `done` is recorded behind the copies.
-  template <typename Op>
-  void copy_beside(const Op& op, cudaMemcpyKind kind, const cuda::Event& done) {
+  void copy_beside(std::span<const RowCopy> copies, cudaMemcpyKind kind, const cuda::Event& done) {
     enqueued_.order(stream_, side_stream_);
-    for (int64_t i = 0; i < op.n_copies; ++i) {
-      const auto& [to, from, n_bytes] = op.copies[i];
+    for (const auto& [to, from, n_bytes] : copies) {
       pinned_.wait(kind == cudaMemcpyHostToDevice ? from : to);
       CUDA_CHECK(cudaMemcpyAsync(to, from, n_bytes, kind, side_stream_));
     }

@@ -106,7 +106,7 @@ BOOST_AUTO_TEST_CASE(rope_turns_the_pairs_of_its_layout) {
   const std::vector<float> frequencies = {0.5f, 0.25f};
   const auto turned = [&](RopeLayout layout) {
     std::vector<float> x = {1, 2, 3, 4};
-    backend.rope({step, layout, x.data(), 1, 4, 4, frequencies.data(), 4});
+    backend.rope(step, layout, x.data(), 1, 4, frequencies.data(), 4);
     return x;
   };
   const auto check = [](float x, double a, double cosine_of, double b, double sine_of) {

@@ -215,28 +215,14 @@ struct TurnQueries {
   MatmulHeads absorb = {};
 };
 
-// Copies rows from the host pool into a window on the device, beside the work that follows.
-struct StreamRows {
-  struct Copy {
-    uint8_t* to = nullptr;          // device
-    const uint8_t* from = nullptr;  // host pool
-    size_t n_bytes = 0;
-  };
-  const Copy* copies = nullptr;  // [n_copies], host array
-  int64_t n_copies = 0;
-};
-
-// Copies rows that lie in slots to the host pool, beside the work that follows. An operation because a kernel
-// that writes to the host keeps a gather waiting until it has arrived there. The next gather, step or wait
-// comes after these copies.
-struct SaveRows {
-  struct Copy {
-    uint8_t* to = nullptr;          // host pool
-    const uint8_t* from = nullptr;  // device
-    size_t n_bytes = 0;
-  };
-  const Copy* copies = nullptr;  // [n_copies], host array
-  int64_t n_copies = 0;
+// Copies rows beside the work that follows: from the host pool into a window on the device (stream_rows), or
+// from slots to the host pool (save_rows). The latter is an operation because a kernel that writes to the
+// host keeps a gather waiting until it has arrived there; the next gather, step or wait comes after its
+// copies.
+struct RowCopy {
+  uint8_t* to = nullptr;
+  const uint8_t* from = nullptr;
+  size_t n_bytes = 0;
 };
 
 // scores[t, s] = sum over h of weights[t, h] * max(0, q[t, h] . key[s])  for s <= pos[t] (other scores are
@@ -522,8 +508,8 @@ class Backend {
   virtual void add(const Add&) = 0;
   // Work enqueued from now on waits for the previous call's copies; this call's copies begin when all work
   // enqueued before the call is done. So two windows take turns: one fills while the other is read.
-  virtual void stream_rows(const StreamRows&) = 0;
-  virtual void save_rows(const SaveRows&) = 0;
+  virtual void stream_rows(std::span<const RowCopy>) = 0;
+  virtual void save_rows(std::span<const RowCopy>) = 0;
   virtual void store_tokens(const StoreTokens&) = 0;
   virtual void turn_queries(const TurnQueries&) = 0;
   virtual void indexer_scores(const IndexerScores&) = 0;

@@ -29,6 +29,9 @@ constexpr int64_t kPageTokens = 64;   // tokens in a page; page p means the same
 constexpr int64_t kTileValues = 128;  // values that share one e4m3 scale
 constexpr int64_t kSpanTokens = 16;   // tokens that Quest scores together; whole spans make a page
 constexpr int64_t kBoundTile = 64;    // bounds that share a step
+constexpr float kMostSteps = 7;
+constexpr int kZeroStep = 8;           // the code of 0
+constexpr float kLeastBound = 1e-30f;  // a tile of smaller magnitudes is zeros: they have no inverse
 
 struct CacheLayout {
   KvType kv_type = KvType::fp8;

@@ -165,18 +165,9 @@ void CpuBackend::quantize_fp8(const float* x, int64_t n_rows, int64_t width, uin
   });
 }
 
-namespace {
-
-template <typename Op>
-void copy_rows(const Op& op) {
-  for (int64_t i = 0; i < op.n_copies; ++i)
-    std::memcpy(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes);
+void CpuBackend::stream_rows(std::span<const RowCopy> copies) {
+  for (const auto& [to, from, n_bytes] : copies) std::memcpy(to, from, n_bytes);
 }
-
-}  // namespace
-
-void CpuBackend::stream_rows(const StreamRows& op) { copy_rows(op); }
-void CpuBackend::save_rows(const SaveRows& op) { copy_rows(op); }
 
 // act(t) for each token; tokens of the same buffer one after the other.
 template <typename Act>
@@ -225,13 +216,13 @@ void CpuBackend::store_tokens(const StoreTokens& op) {
   CpuBackend::rms_norm({op.qr, op.q_lora_rank, op.q_norm, op.norm_eps, op.qr, n, op.q_lora_rank});
   CpuBackend::rms_norm({op.kv, width, op.kv_norm, op.norm_eps, op.c, n, rank});
   float* k_pe = op.kv + rank;
-  rope({op.step, RopeLayout::interleaved, k_pe, 1, 0, width, op.frequencies, rope_dim});
+  rope(op.step, RopeLayout::interleaved, k_pe, 1, width, op.frequencies, rope_dim);
   store_latents(op.step, op.cache, op.c, k_pe, width);
   if (layout.has_bounds) store_bounds(op.step, op.cache);
   for (const Matmul& product : op.products()) CpuBackend::matmul(product);
   if (!op.k) return;
   layer_norm(op.k, n, dim, op.k_norm, op.k_norm_bias, op.k_norm_eps);
-  rope({op.step, RopeLayout::half_split, op.k, 1, dim, dim, op.frequencies, rope_dim});
+  rope(op.step, RopeLayout::half_split, op.k, 1, dim, op.frequencies, rope_dim);
   scratch_.assign(op.k, op.k + n * dim);
   hadamard(scratch_.data(), n, dim);
   store_index_keys(op.step, op.cache, scratch_.data());
@@ -240,12 +231,11 @@ void CpuBackend::store_tokens(const StoreTokens& op) {
 void CpuBackend::turn_queries(const TurnQueries& op) {
   const int64_t n_heads = op.n_heads, width = op.head_dim, dim = op.index_dim,
                 n_rows = op.step.n_tokens * op.n_index_heads;
-  rope({op.step, RopeLayout::interleaved, op.q + width - op.rope_dim, n_heads, width, n_heads * width,
-        op.frequencies, op.rope_dim});
+  rope(op.step, RopeLayout::interleaved, op.q + width - op.rope_dim, n_heads, width, op.frequencies,
+       op.rope_dim);
   if (op.absorb.weight.data) CpuBackend::matmul_heads(op.absorb);
   if (!op.index_q) return;
-  rope({op.step, RopeLayout::half_split, op.index_q, op.n_index_heads, dim, op.n_index_heads * dim,
-        op.frequencies, op.rope_dim});
+  rope(op.step, RopeLayout::half_split, op.index_q, op.n_index_heads, dim, op.frequencies, op.rope_dim);
   if (!op.turned) scratch_.resize(static_cast<size_t>(n_rows * dim));
   float* turned = op.turned ? op.turned : scratch_.data();
   std::copy_n(op.index_q, n_rows * dim, turned);

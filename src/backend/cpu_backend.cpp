@@ -134,23 +134,23 @@ void CpuBackend::layer_norm(float* all, int64_t n_rows, int64_t width, const flo
   });
 }
 
-void CpuBackend::rope(const Rope& op) {
-  const int64_t n_pairs = op.dim / 2;
-  const bool interleaved = op.layout == RopeLayout::interleaved;
+void CpuBackend::rope(const StepTokens& step, RopeLayout layout, float* x, int64_t n_heads,
+                      int64_t head_stride, const float* frequencies, int64_t dim) {
+  const int64_t n_pairs = dim / 2;
+  const bool interleaved = layout == RopeLayout::interleaved;
   const int64_t first_step = interleaved ? 2 : 1, second = interleaved ? 1 : n_pairs;
-  workers_.parallel_for(
-      op.step.n_tokens, worth_sharing(op.step.n_tokens * op.n_heads * op.dim), [&](int64_t t) {
-        for (int64_t i = 0; i < n_pairs; ++i) {
-          const float angle = static_cast<float>(op.step.pos[t]) * op.frequencies[i];  // f32, as model.py
-          const float cosine = std::cos(angle), sine = std::sin(angle);
-          for (int64_t h = 0; h < op.n_heads; ++h) {
-            float* pair = op.x + t * op.token_stride + h * op.head_stride + i * first_step;
-            const float a = pair[0], b = pair[second];
-            pair[0] = a * cosine - b * sine;
-            pair[second] = a * sine + b * cosine;
-          }
-        }
-      });
+  workers_.parallel_for(step.n_tokens, worth_sharing(step.n_tokens * n_heads * dim), [&](int64_t t) {
+    for (int64_t i = 0; i < n_pairs; ++i) {
+      const float angle = static_cast<float>(step.pos[t]) * frequencies[i];  // f32, as model.py
+      const float cosine = std::cos(angle), sine = std::sin(angle);
+      for (int64_t h = 0; h < n_heads; ++h) {
+        float* pair = x + (t * n_heads + h) * head_stride + i * first_step;
+        const float a = pair[0], b = pair[second];
+        pair[0] = a * cosine - b * sine;
+        pair[second] = a * sine + b * cosine;
+      }
+    }
+  });
 }
 
 void CpuBackend::hadamard(float* all, int64_t n_rows, int64_t width) {

@@ -19,16 +19,6 @@ namespace dsv32 {
 // (model.py as corrected on 2025-11-17).
 enum class RopeLayout { interleaved, half_split };  // (2i, 2i+1) | (i, i + dim/2)
 
-// Rotates pair i of each head by pos * frequencies[i], in place.
-struct Rope {
-  StepTokens step;
-  RopeLayout layout{};
-  float* x = nullptr;  // first rotated value of token 0, head 0; heads head_stride apart, tokens token_stride
-  int64_t n_heads = 0, head_stride = 0, token_stride = 0;
-  const float* frequencies = nullptr;  // [dim / 2]
-  int64_t dim = 0;                     // rotated values of a head
-};
-
 class CpuBackend : public Backend {
  public:
   // n_threads: of the worker pool. Only limits.host is used: this backend's device is the host.
@@ -63,8 +53,8 @@ class CpuBackend : public Backend {
   void gather(const Gather&) override;
   void add(const Add&) override;
   // cpu_attention.cpp
-  void stream_rows(const StreamRows&) override;
-  void save_rows(const SaveRows&) override;
+  void stream_rows(std::span<const RowCopy>) override;
+  void save_rows(std::span<const RowCopy> copies) override { CpuBackend::stream_rows(copies); }
   void store_tokens(const StoreTokens&) override;
   void turn_queries(const TurnQueries&) override;
   void resolve(const Resolve&) override;
@@ -82,7 +72,10 @@ class CpuBackend : public Backend {
   void sample(const Sample&) override;
 
   // The parts of store_tokens() and turn_queries(). cpu_backend.cpp
-  void rope(const Rope&);
+  // Rotates pair i of each head's first dim values by pos * frequencies[i], in place. x: [n_tokens, n_heads],
+  // heads head_stride apart; frequencies [dim / 2].
+  void rope(const StepTokens& step, RopeLayout layout, float* x, int64_t n_heads, int64_t head_stride,
+            const float* frequencies, int64_t dim);
   // x [n_rows, width] = (x - mean) * rsqrt(var + eps) * weight + bias, per row.
   void layer_norm(float* x, int64_t n_rows, int64_t width, const float* weight, const float* bias, float eps);
   // Each row of x [n_rows, width] times the orthonormal Hadamard matrix in Sylvester order; width is a power

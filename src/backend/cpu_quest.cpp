@@ -8,7 +8,6 @@
 
 #include "backend/cpu_backend.h"
 #include "backend/cpu_common.h"
-#include "backend/span_bounds.h"
 
 namespace dsv32 {
 namespace {

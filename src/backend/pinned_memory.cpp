@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <system_error>
 
 #include <sys/mman.h>
 
 #include "backend/memory_budget.h"
 #include "base/host_memory.h"
+#include "base/thread.h"
 
 namespace dsv32 {
 namespace {
@@ -52,18 +52,12 @@ void* PinnedMemory::alloc(size_t n_bytes, const char* what, size_t n_part_bytes)
   std::unique_lock lock(mutex_);
   pieces_[memory] = {n_bytes, n_part_bytes, what, State::queued};
   queue_.push_back(memory);
-  if (threads_.size() < kThreads) add_thread();
+  // If the system gives no further thread, the present ones suffice.
+  if (threads_.size() < kThreads && !start_thread(threads_.emplace_back(), [this] { work(); }))
+    threads_.pop_back();
   if (threads_.empty()) make_ready(lock);
   changed_.notify_all();
   return memory;
-}
-
-// If the system gives no further thread, the present ones suffice.
-void PinnedMemory::add_thread() {
-  try {
-    threads_.emplace_back([this] { work(); });
-  } catch (const std::system_error&) {
-  }
 }
 
 size_t PinnedMemory::free(void* memory) {

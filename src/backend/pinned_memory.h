@@ -54,7 +54,6 @@ class PinnedMemory {
     std::string what;
     State state = State::queued;
   };
-  void add_thread();
   void work();
   void make_ready(std::unique_lock<std::mutex>& lock);
   bool make_present(uint8_t* memory, const Piece& piece) const;

@@ -112,7 +112,7 @@ void StageCache::stream(int64_t layer) {
       copies_.push_back({windows_[layer % 2].data() + run.to_row * row_bytes_,
                          pinned_rows(layer) + run.from_row * row_bytes_,
                          static_cast<size_t>(run.n_rows * row_bytes_)});
-  backend_.stream_rows({copies_.data(), std::ssize(copies_)});
+  backend_.stream_rows(copies_);
 }
 
 CacheView StageCache::enter(int64_t layer) {
@@ -148,7 +148,7 @@ void StageCache::save_rows(const CacheView& view) {
     if (source_ == Source::windows) return static_cast<int32_t>(page);
     return plan_.has_buffers() ? prompt_->slot_pages()[i] : pages[i];
   };
-  std::vector<SaveRows::Copy> copies;
+  std::vector<RowCopy> copies;
   for (int64_t pos = prompt_begin_, n = 0; pos < prompt_end_; pos += n) {
     n = std::min(kPageTokens - pos % kPageTokens, prompt_end_ - pos);
     const int64_t page = pos / kPageTokens, in_page = pos % kPageTokens;
@@ -161,7 +161,7 @@ void StageCache::save_rows(const CacheView& view) {
     else
       copies.push_back({to, from, n_bytes});
   }
-  backend_.save_rows({copies.data(), std::ssize(copies)});
+  backend_.save_rows(copies);
 }
 
 // --- Pages
@@ -205,13 +205,13 @@ void StageCache::publish_rows(std::span<const PoolPage> pages) {
 void StageCache::fill_slots(const CachedSequence& sequence) {
   const std::vector<int32_t>&to = sequence.slot_pages(), &from = sequence.row_pages();
   const auto follows = [&](size_t i) { return to[i] == to[i - 1] + 1 && from[i] == from[i - 1] + 1; };
-  std::vector<StreamRows::Copy> copies;
+  std::vector<RowCopy> copies;
   for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
     for_runs(to.size(), follows, [&](size_t begin, size_t end) {
       copies.push_back({slots_.page(to[begin], layer), pinned_rows(layer) + from[begin] * rows_.page_bytes(),
                         (end - begin) * static_cast<size_t>(rows_.page_bytes())});
     });
-  backend_.stream_rows({copies.data(), std::ssize(copies)});
+  backend_.stream_rows(copies);
   backend_.stream_rows({});  // later work waits for the copies
 }
 

@@ -186,7 +186,7 @@ BOOST_AUTO_TEST_CASE(rows_are_streamed_beside_experts) {
     const Buffer<uint8_t> rows(scene.backend(), Place::host, n_bytes, "rows"),
         window(scene.backend(), Place::device, n_bytes, "a window of rows");
     for (int64_t i = 0; i < n_bytes; ++i) rows.data()[i] = static_cast<uint8_t>(i * 7 + i / 251);
-    const StreamRows::Copy copy{window.data(), rows.data(), static_cast<size_t>(n_bytes)};
+    const RowCopy copy{window.data(), rows.data(), static_cast<size_t>(n_bytes)};
     scene.announce(0);
     scene.backend().stream_rows({&copy, 1});
     scene.backend().stream_rows({});

@@ -142,15 +142,13 @@ class IslandBackend : public CpuBackend {
       CpuBackend::add(op);
     });
   }
-  void stream_rows(const StreamRows& op) override {
-    std::vector<StreamRows::Copy> copies(op.copies, op.copies + op.n_copies);
-    for (const StreamRows::Copy& copy : copies) own(copy.to), own_host(copy.from);
-    enqueue([this, copies] { CpuBackend::stream_rows({copies.data(), std::ssize(copies)}); });
+  void stream_rows(std::span<const RowCopy> rows) override {
+    for (const RowCopy& copy : rows) own(copy.to), own_host(copy.from);
+    enqueue([this, copies = std::vector(rows.begin(), rows.end())] { CpuBackend::stream_rows(copies); });
   }
-  void save_rows(const SaveRows& op) override {
-    std::vector<SaveRows::Copy> copies(op.copies, op.copies + op.n_copies);
-    for (const SaveRows::Copy& copy : copies) own_host(copy.to), own(copy.from);
-    enqueue([this, copies] { CpuBackend::save_rows({copies.data(), std::ssize(copies)}); });
+  void save_rows(std::span<const RowCopy> rows) override {
+    for (const RowCopy& copy : rows) own_host(copy.to), own(copy.from);
+    enqueue([this, copies = std::vector(rows.begin(), rows.end())] { CpuBackend::save_rows(copies); });
   }
   void store_tokens(const StoreTokens& op) override {
     own(op.step, op.cache, op.frequencies, op.qr, op.q_norm, op.kv, op.kv_norm, op.c, op.k, op.k_norm,
