@@ -5,12 +5,14 @@
 #include <thread>
 
 #include "engine/loop.h"
+#include "tests/support/failing_allocations.h"
 #include "tests/support/island_backend.h"
 #include "tests/support/known_prompt.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_file.h"
 #include "tests/support/tiny_sequence.h"
+#include "tests/support/token_records.h"
 
 using namespace dsv32;
 
@@ -247,6 +249,77 @@ BOOST_AUTO_TEST_CASE(groups_of_sequences_are_in_different_stages) {
   while (loop.turn()) continue;
   for (const int64_t n : n_taken) BOOST_TEST(n == 40);
   for (int64_t i = 0; i < 2; ++i) BOOST_TEST(loop.take(i).n_completion_tokens == 40);
+}
+
+// Two requests whose steps are in different stages, and the first one's answer alone.
+struct TwoGroups {
+  const GgufFile file{tiny_path()};
+  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
+  std::unique_ptr<Engine> engine = open(file, {2, 0}, options());
+  Loop& loop = engine->loop();
+  Listener silent;
+
+  static EngineOptions options() {
+    EngineOptions options;
+    options.max_seqs = 2;
+    return options;
+  }
+  Request request(uint64_t i) const {
+    GenerationOptions generation;
+    generation.max_tokens = 20, generation.thinking = false, generation.n_top_logprobs = 0;
+    return {nullptr, tokenizer.get(), random_tokens(9, i), generation};
+  }
+};
+
+BOOST_AUTO_TEST_CASE(what_a_listener_throws_while_steps_are_under_way_is_its_own_error) {
+  struct Failing : Listener {
+    int n_before = 0;
+    bool is_interrupted() override {
+      if (n_before-- == 0) throw std::runtime_error("the ear hurts");
+      return false;
+    }
+  };
+  TwoGroups scene;
+  const Records alone = records_of(generate(scene.loop, scene.request(0), scene.silent));
+  for (int n_before = 2; n_before < 12; ++n_before) {
+    Failing failing;
+    failing.n_before = n_before;
+    const int64_t good = scene.loop.add(scene.request(0), scene.silent),
+                  bad = scene.loop.add(scene.request(1), failing);
+    BOOST_CHECK_NO_THROW(while (scene.loop.turn()){});
+    BOOST_TEST((records_of(scene.loop.take(good)) == alone), "after " << n_before);
+    BOOST_CHECK_EXCEPTION(scene.loop.take(bad), Error,
+                          [](const Error& error) { return error.what() == std::string("the ear hurts"); });
+  }
+}
+
+// When a request is dropped, the tokens of steps under way are taken. Answers that lose theirs end.
+BOOST_AUTO_TEST_CASE(an_answer_whose_token_is_lost_does_not_go_on_without_it) {
+  const Records alone = [] {
+    TwoGroups scene;
+    return records_of(generate(scene.loop, scene.request(0), scene.silent));
+  }();
+  int n_lost = 0;
+  for (int64_t n = 0; n < 6; ++n) {
+    TwoGroups scene;
+    const int64_t kept = scene.loop.add(scene.request(0), scene.silent),
+                  dropped = scene.loop.add(scene.request(1), scene.silent);
+    for (int i = 0; i < 12; ++i) scene.loop.turn();
+    for (const auto& backend : scene.engine->backends())  // whose threads need memory too
+      while (dynamic_cast<IslandBackend&>(*backend).n_in_flight() > 0) std::this_thread::yield();
+    {
+      FailingAllocations failing(n);
+      scene.loop.drop(dropped);
+    }
+    while (scene.loop.turn()) continue;
+    try {
+      BOOST_TEST((records_of(scene.loop.take(kept)) == alone), "allocation " << n);
+    } catch (const Error& error) {
+      BOOST_TEST((error.kind() == ErrorKind::memory));
+      ++n_lost;
+    }
+  }
+  BOOST_TEST(n_lost > 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -271,6 +271,21 @@ BOOST_AUTO_TEST_CASE(a_talk_goes_on_where_it_was) {
   BOOST_TEST(asked(1).n_cached_tokens == 0);
 }
 
+// Its rows may be damaged.
+BOOST_AUTO_TEST_CASE(a_talk_does_not_go_on_with_the_rows_of_a_request_that_failed) {
+  struct Failing : Listener {
+    void on_reasoning(const std::string&) override { throw std::runtime_error("the ear hurts"); }
+    void on_answer(const std::string& text) override { on_reasoning(text); }
+  };
+  Scene scene(Scene::small(1, 256, {}));
+  Request request = scene.request(0);
+  request.talk = 1;
+  Failing failing;
+  Ear ear;
+  BOOST_CHECK_THROW(generate(scene.engine->loop(), request, failing), Error);
+  BOOST_TEST(generate(scene.engine->loop(), request, ear).n_cached_tokens == 0);
+}
+
 // Each of the three limits by itself, and what they allow together. The end of thinking that a limit sets
 // has no record, and what was thought before it is what would have been thought anyway.
 BOOST_AUTO_TEST_CASE(thinking_and_answer_have_limits_of_their_own) {

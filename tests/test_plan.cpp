@@ -338,7 +338,7 @@ BOOST_AUTO_TEST_CASE(the_block_for_drafts_is_planned_as_a_layer_of_the_last_devi
   BOOST_TEST(n_weights(with) == n_weights(without) + n_block + bytes.embedding);  // its device's own
   BOOST_TEST(bytes_of(with, "index_key_bytes") * 61 == bytes_of(without, "index_key_bytes") * 62);
   BOOST_TEST(bytes_of(with, "latent_row_bytes") * 61 == bytes_of(without, "latent_row_bytes") * 62);
-  const auto speed = [&](const MemoryPlan& plan) { return *expected_speed(args, plan, machine); };
+  const auto speed = [&](const MemoryPlan& plan) { return expected_speed(args, plan, machine); };
   BOOST_TEST(speed(with).decode_rate == speed(without).decode_rate);
   BOOST_TEST(without.cache.n_guesses == 0);
   BOOST_TEST(without.cache.max_step_tokens() == 1);
@@ -452,8 +452,8 @@ BOOST_AUTO_TEST_CASE(the_fastest_way_is_chosen) {
   BOOST_TEST((rows.is_team && rows.stages.size() == 8));
   BOOST_REQUIRE(rows.runner_up);
   BOOST_TEST((!rows.runner_up->is_team && rows.runner_up->stages.size() < 8));
-  const double rate = expected_speed(args, rows, machine)->decode_rate;
-  BOOST_TEST(rate > 1.5 * expected_speed(args, *rows.runner_up, machine)->decode_rate);
+  const double rate = expected_speed(args, rows, machine).decode_rate;
+  BOOST_TEST(rate > 1.5 * expected_speed(args, *rows.runner_up, machine).decode_rate);
   options.split = Split::layers;
   const MemoryPlan layers = make_plan(args, options, machine);
   BOOST_TEST((!layers.is_team && layers.stages.size() == rows.runner_up->stages.size()));

@@ -274,6 +274,36 @@ BOOST_AUTO_TEST_CASE(a_dropped_request_leaves_the_disk_to_the_next) {
   loop.drop(decoding);
 }
 
+BOOST_AUTO_TEST_CASE(a_dropped_request_that_waits_for_its_turn_leaves_the_disk_to_the_one_before) {
+  const GatedFixture disk;
+  const std::vector<int32_t> stored = random_tokens(kBase, 9);
+  Opened(with_disk(cold_options(), disk.dir.file("cache"))).sequence->sync(stored);
+  std::vector<int32_t> second = stored;
+  second.push_back(250);
+  EngineOptions options = disk.options();
+  options.max_seqs = 4, options.pool = 4096;
+  Opened warm(options);
+  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(warm.file));
+  GenerationOptions few, many;
+  few.max_tokens = 2, many.max_tokens = 300;
+  Listener nobody;
+  Loop& loop = warm.engine->loop();
+  const auto add = [&](const std::vector<int32_t>& prompt, const GenerationOptions& length) {
+    return loop.add({nullptr, tokenizer.get(), prompt, length}, nobody);
+  };
+  const int64_t reading = add(leaving_at(kBase), few), dropped = add(second, few),
+                decoding = add(random_tokens(20, 5), many);
+  for (int i = 0; i < 10; ++i) loop.turn();
+  BOOST_TEST(disk.gate->is_waited_for());
+  const uint64_t n_changes = warm.engine->prefix_cache()->n_changes();
+  loop.drop(dropped);
+  BOOST_TEST(warm.engine->prefix_cache()->n_changes() == n_changes);
+  disk.gate->open();
+  while (!loop.is_done(reading) && !loop.is_done(decoding)) loop.turn();
+  BOOST_TEST(loop.take(reading).n_cached_tokens == kBase);
+  loop.drop(decoding);
+}
+
 // Steps that bring no page to be known are no reason to ask again for who waits for its turn there.
 BOOST_AUTO_TEST_CASE(who_waits_for_its_turn_is_asked_again_when_something_changed) {
   const GatedFixture disk;

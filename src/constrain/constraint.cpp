@@ -166,17 +166,17 @@ void check_constraint(std::string_view text) try {
 Constraint::Constraint(std::shared_ptr<Grammar> grammar, std::shared_ptr<const TokenTrie> trie)
     : grammar_(std::move(grammar)), trie_(std::move(trie)), state_(grammar_->begin()) {}
 
-void Constraint::write_mask(std::span<uint32_t> words) {
+void Constraint::write_mask(std::span<uint32_t> words, bool has_begun) {
+  if (!has_begun) {
+    std::ranges::fill(words, ~0u);
+    for (const int32_t id : trie_->ends()) clear(words, id);
+    return;
+  }
   grammar_->tidy(trie_.get());
   const std::vector<uint32_t>& mask = grammar_->mask(*trie_, state_);
   if (words.size() < mask.size())
     fail(ErrorKind::internal, format("a mask of %zu words has room for %zu", mask.size(), words.size()));
   std::fill(std::ranges::copy(mask, words.begin()).out, words.end(), 0);
-}
-
-void Constraint::write_mask_before(std::span<uint32_t> words) const {
-  std::ranges::fill(words, ~0u);
-  for (const int32_t id : trie_->ends()) clear(words, id);
 }
 
 void Constraint::push(int32_t id) {
@@ -280,10 +280,9 @@ void Constraints::write(std::span<WantedMask> masks) {
   for (auto& [grammar, group] : by_grammar) groups.push_back(std::move(group));
   workers_.parallel_for(std::ssize(groups), groups.size() > 1, [&](int64_t i) {
     for (WantedMask* mask : groups[static_cast<size_t>(i)]) try {
-        mask->has_begun ? mask->constraint->write_mask(mask->words)
-                        : mask->constraint->write_mask_before(mask->words);
+        mask->constraint->write_mask(mask->words, mask->has_begun);
       } catch (...) {
-        mask->error = std::current_exception();
+        *mask->error = std::current_exception();
       }
   });
   drop_old();

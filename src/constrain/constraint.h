@@ -47,10 +47,9 @@ class Constraint {
   Constraint(std::shared_ptr<Grammar> grammar, std::shared_ptr<const TokenTrie> trie);
 
   // words [ceil(n_vocab / 32)]: bit id % 32 of word id / 32 says whether the token may come next. At least
-  // one may. Those that end an answer may where the document is complete.
-  void write_mask(std::span<uint32_t> words);
-  // The same while the document has not begun: all tokens but those that end an answer.
-  void write_mask_before(std::span<uint32_t> words) const;
+  // one may. Those that end an answer may where the document is complete. While the document has not begun:
+  // all tokens but those that end an answer.
+  void write_mask(std::span<uint32_t> words, bool has_begun = true);
   // Takes the next token, which the mask allows.
   void push(int32_t id);
   // Takes the bytes; false if no document goes on with them, and then nothing is taken.
@@ -69,9 +68,9 @@ class Constraint {
 // The mask of one answer's next token.
 struct WantedMask {
   Constraint* constraint;
-  bool has_begun;  // the document; else Constraint::write_mask_before() writes the mask
+  bool has_begun;  // the document
   std::span<uint32_t> words;
-  std::exception_ptr error = {};  // why it could not be written
+  std::exception_ptr* error;  // set if it could not be written
 };
 
 // A constraint that another thread compiles.

@@ -30,7 +30,6 @@ class Work {
   void take(int64_t n) { n_bytes_ += n, spend(n); }
   // What follows is not bounded, as an answer has begun.
   void end() { is_over_ = true; }
-  bool is_over() const { return is_over_; }
 
   int64_t n_bytes() const { return n_bytes_; }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "base/error.h"
@@ -38,11 +39,13 @@ std::vector<float> run_step(ByHand& sequence, Tokens tokens, const std::vector<s
   return sequence.logits();
 }
 
-// The logits of the decode steps: [n_steps, vocab_size].
-std::vector<float> decode_logits(Engine& engine, Tokens tokens) {
+// The logits of the decode steps: [n_steps, vocab_size]. Calls begin_decode before the first of them.
+std::vector<float> decode_logits(
+    Engine& engine, Tokens tokens, const std::function<void()>& begin_decode = [] {}) {
   ByHand sequence(engine);
   const size_t n_prefill = prefill_tokens(tokens);
   if (n_prefill > 0) sequence.sync(tokens.first(n_prefill));
+  begin_decode();
   std::vector<float> all;
   for (const int32_t token : tokens.subspan(n_prefill)) {
     sequence.step(token);
@@ -66,6 +69,10 @@ double deviation(std::span<const float> values, std::span<const float> reference
     largest = std::max(largest, std::fabs(reference[i]));
   }
   return worst == 0 ? 0 : static_cast<double>(worst) / static_cast<double>(largest);
+}
+
+bool have_same_choice(std::span<const float> a, std::span<const float> b) {
+  return std::ranges::max_element(a) - a.begin() == std::ranges::max_element(b) - b.begin();
 }
 
 // Both ascending.
@@ -118,8 +125,7 @@ void compare_rows(Deviation& found, std::span<const float> rows, std::span<const
     const auto row = rows.subspan(at, width), expected = reference.subspan(at, width);
     const double d = deviation(row, expected);
     ++found.n_rows;
-    found.n_same_choice +=
-        std::ranges::max_element(row) - row.begin() == std::ranges::max_element(expected) - expected.begin();
+    found.n_same_choice += have_same_choice(row, expected);
     if (d > found.largest) found.largest = d, found.largest_pos = static_cast<int64_t>(pos);
     if (d > kDeviationTolerance && found.first_pos < 0) found.first_pos = static_cast<int64_t>(pos);
   }
@@ -229,26 +235,21 @@ SelectionLoss compare_selection(const GgufFile& file, const EngineOptions& optio
   Engine engine(file, options);
   KeptWeight kept(engine.args());
   engine.forward().set_observer([&](const Observation& seen) { kept.see(seen); }, KeptWeight::names());
-  ByHand sequence(engine);
+  const std::vector<float> all = decode_logits(engine, tokens, [&] { kept.begin_counting(); });
+  engine.forward().set_observer({});
   const size_t n_prefill = prefill_tokens(tokens), width = static_cast<size_t>(engine.args().vocab_size);
-  if (n_prefill > 0) sequence.sync(tokens.first(n_prefill));
-  kept.begin_counting();
-  SelectionLoss found;
+  SelectionLoss found{.kept = kept.mean(), .least_kept = kept.least()};
   for (size_t i = n_prefill; i < tokens.size(); ++i) {
-    sequence.step(tokens[i]);
-    const std::span<const float> ours = sequence.logits(),
+    const std::span<const float> ours = std::span(all).subspan((i - n_prefill) * width, width),
                                  theirs = std::span(expected).subspan((i - n_prefill) * width, width);
     ++found.n_steps;
-    found.n_same_choice +=
-        std::ranges::max_element(ours) - ours.begin() == std::ranges::max_element(theirs) - theirs.begin();
+    found.n_same_choice += have_same_choice(ours, theirs);
     if (i + 1 == tokens.size()) break;
     const double difference =
         std::fabs(log_probability(ours, tokens[i + 1]) - log_probability(theirs, tokens[i + 1]));
     found.mean_difference += difference / static_cast<double>(tokens.size() - n_prefill - 1);
     found.largest_difference = std::max(found.largest_difference, difference);
   }
-  engine.forward().set_observer({});
-  found.kept = kept.mean(), found.least_kept = kept.least();
   return found;
 }
 
@@ -268,13 +269,13 @@ CutEquality compare_cuts(Engine& engine, Tokens tokens) {
     if (found.first_unequal.empty() && !are_equal(logits, expected)) found.first_unequal = way;
   };
   for (const int64_t n_step : {64, 512})
-    if (n_step < n) add(format("in steps of %lld", static_cast<long long>(n_step)), in_steps(n_step));
+    if (n_step < n) add(format("in steps of %lld", as_ll(n_step)), in_steps(n_step));
   ByHand sequence(engine);
   std::vector<int32_t> other(tokens.begin(), tokens.begin() + n_held);
   other.push_back(tokens[static_cast<size_t>(n_held)] == 0);  // a prompt that continues differently
   sequence.sync(other);
   sequence.sync(tokens);
-  add(format("behind %lld held tokens", static_cast<long long>(n_held)), sequence.logits());
+  add(format("behind %lld held tokens", as_ll(n_held)), sequence.logits());
   sequence.sync(tokens);  // nothing is new: the last token is computed again
   add("with the last token alone", sequence.logits());
   return found;

@@ -40,8 +40,10 @@ void Loop::drop(int64_t request) {
   if (found == sequences_.end()) return;
   try {
     end_steps();
-  } catch (...) {
-    under_way_.clear();  // the next step meets the error again
+  } catch (...) {  // without the tokens that are lost their answers would be others
+    under_way_.clear();
+    for (const auto& sequence : sequences_)
+      if (sequence->phase == Phase::decodes) fail(*sequence);
   }
   stop_waiting(**found);
   sequences_.erase(found);
@@ -66,10 +68,9 @@ void Loop::fail(Sequence& sequence) {
   sequence.fail(error);
 }
 
-// Frees the disk for the next request.
+// Frees the disk for the next request; not while it reads for another one.
 void Loop::stop_waiting(const Sequence& sequence) {
-  PrefixCache* prefixes = engine_.prefix_cache();
-  if (prefixes && sequence.phase == Phase::waits_for_disk) prefixes->end_reading();
+  if (sequence.uses_disk() && engine_.prefix_cache()) engine_.prefix_cache()->end_reading();
 }
 
 bool Loop::turn() try {
@@ -115,18 +116,25 @@ void Loop::read_prompt(Sequence& sequence) try {
   fail(sequence);
 }
 
+// Before a sequence ends, the tokens of steps under way are taken: its own may be among them.
 void Loop::end_interrupted() {
-  const auto is_interrupted = [](const auto& sequence) {
-    return sequence->phase != Phase::is_done && sequence->is_interrupted();
-  };
-  if (!under_way_.empty() && std::ranges::any_of(sequences_, is_interrupted)) end_steps();
-  for (const auto& sequence : sequences_)
+  for (const auto& sequence : sequences_) {
+    if (sequence->phase == Phase::is_done) continue;
+    std::exception_ptr error;
+    try {
+      if (!sequence->is_interrupted()) continue;
+    } catch (...) {
+      error = std::current_exception();
+    }
+    end_steps();
     attempt(*sequence, [&] {
-      if (!is_interrupted(sequence)) return;
+      if (error) std::rethrow_exception(error);
+      if (sequence->phase == Phase::is_done) return;
       if (sequence->is_cached()) sequence->save_prefix();
       stop_waiting(*sequence);
       sequence->interrupt();
     });
+  }
 }
 
 // Lets those go on whose constraints are compiled.
@@ -137,13 +145,15 @@ void Loop::begin_constraints() {
 }
 
 // Closes the sequences of requests that are done, and counts their answers' lengths, from which the next
-// ones' are expected. Keeps that of a talk that is alone, if it is neither shrunk nor suspended.
+// ones' are expected. Keeps that of a talk that is alone, if it is neither shrunk nor suspended; not after an
+// error, as its rows may be damaged.
 void Loop::close_done() {
   for (const auto& sequence : sequences_) {
     if (sequence->phase != Phase::is_done || sequence->is_fixed() || !sequence->is_cached()) continue;
     attempt(*sequence, [&] { sequence->note_held(); });
     const int64_t talk = sequence->request().talk;
-    const bool is_whole = !sequence->is_shrunk() && !sequence->cached().is_suspended();
+    const bool is_whole =
+        !sequence->has_failed() && !sequence->is_shrunk() && !sequence->cached().is_suspended();
     OpenSequence cached = sequence->leave();
     if (talk != 0 && sequences_.size() == 1 && is_whole) kept_ = std::move(cached), kept_talk_ = talk;
     ++n_answers_;
@@ -280,19 +290,16 @@ void Loop::guess_next(std::span<Sequence* const> sequences, int64_t nth) {
 std::vector<SampleRule> Loop::rules_of(std::span<DrawnToken> tokens, int64_t first) {
   std::vector<SampleRule> rules;
   std::vector<WantedMask> masks;
-  std::vector<size_t> masked;  // whose they are
-  for (const DrawnToken& token : tokens) {
+  for (DrawnToken& token : tokens) {
     rules.push_back(token.sequence->rule(token.nth));
-    if (!token.sequence->has_constraint()) continue;
-    masked.push_back(rules.size() - 1);
-    masks.push_back(token.sequence->wanted_mask(
-        engine_.sampler().mask_of(first + std::ssize(rules) - 1, engine_.args().vocab_size), token.nth));
+    if (token.sequence->has_constraint())
+      masks.push_back(token.sequence->wanted_mask(
+          engine_.sampler().mask_of(first + std::ssize(rules) - 1, engine_.args().vocab_size), token.nth,
+          token.error));
   }
   if (!masks.empty()) engine_.constraints().write(masks);
-  for (size_t i = 0; i < masks.size(); ++i) {
-    rules[masked[i]].is_masked = !masks[i].error;
-    tokens[masked[i]].error = masks[i].error;
-  }
+  for (size_t i = 0; i < rules.size(); ++i)
+    rules[i].is_masked = tokens[i].sequence->has_constraint() && !tokens[i].error;
   return rules;
 }
 
@@ -414,8 +421,9 @@ void Loop::share(size_t i, std::span<SequenceState> states) {
   }
   states[i].donor = static_cast<size_t>(donor - sequences_.begin());
   states[i].n_shared_rows = states[i].n_shared_keys = own.n_common / kPageTokens;
-  const SequenceState its_state = (*donor)->state();
-  if (!states[i].is_admitted() || own.phase == Phase::waits_for_disk || !its_state.is_admitted()) return;
+  if (!states[i].is_admitted() || own.phase == Phase::waits_for_disk ||
+      !states[*states[i].donor].is_admitted())
+    return;
   const CachedSequence &ours = own.cached(), &its = (*donor)->cached();
   const auto n_same = [&](const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
     return std::min<int64_t>(std::ranges::mismatch(a, b).in1 - a.begin(), ours.n_tokens() / kPageTokens);

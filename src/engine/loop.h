@@ -3,8 +3,8 @@
 // Takes requests, asks the scheduler for the next step, runs it, and draws a token from each of its rows of
 // logits. A request whose pages are still being read from disk is not scheduled. A request that came without
 // a sequence is admitted to the cache when there is room; later it may be suspended, or begin anew. A talk's
-// sequence is kept for its next request, unless another request comes first. An exception in a step of one
-// request is that request's error; an exception in a step of several leaves turn(). One thread at a time.
+// sequence is kept for its next request, unless another request comes first. An exception in a step of a
+// prompt is its request's error; an exception in a decode step leaves turn(). One thread at a time.
 #pragma once
 
 #include <cstdint>

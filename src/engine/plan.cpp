@@ -393,7 +393,7 @@ double rate_of(const ModelArgs& args, const EngineOptions& options, const Memory
   const int64_t n_each = std::min(cache.max_context, kUsualTokens);
   const int64_t n_seqs =
       options.is_for_all ? std::clamp<int64_t>(cache.key_tokens / n_each, 1, cache.max_seqs) : 1;
-  return reckoned_speed(args, plan, machine, n_seqs).decode_rate;
+  return expected_speed(args, plan, machine, n_seqs).decode_rate;
 }
 
 bool is_better(const Weighed& one, const Weighed& other) {

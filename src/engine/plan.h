@@ -241,15 +241,12 @@ struct PlanSpeed {
   double host_bytes_rate = 0;                // of weights in this format, bytes a second
 };
 
-// Whether speeds are known of models of this shape.
+// Whether speeds are known of models of this shape: only layers of theirs were timed.
 bool has_known_speed(const ModelArgs& args);
 
 // Of n_seqs sequences at a time, and of a prompt of n_prompt tokens. Of other shapes good for comparing
 // plans.
-PlanSpeed reckoned_speed(const ModelArgs& args, const MemoryPlan& plan, const Machine& machine,
+PlanSpeed expected_speed(const ModelArgs& args, const MemoryPlan& plan, const Machine& machine,
                          int64_t n_seqs = 1, int64_t n_prompt = kSpeedPrompt);
-// Of one sequence. Nothing for models of other shapes, whose layers were not timed.
-std::optional<PlanSpeed> expected_speed(const ModelArgs& args, const MemoryPlan& plan, const Machine& machine,
-                                        int64_t n_prompt = kSpeedPrompt);
 
 }  // namespace dsv32

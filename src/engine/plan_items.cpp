@@ -9,6 +9,12 @@ void check_item(const MemoryPlan::Item& item, uint64_t& n_free) {
   n_free -= item.n_bytes;
 }
 
+uint64_t sum_of(const std::vector<MemoryPlan::Item>& items, Place place) {
+  uint64_t n = 0;
+  for (const MemoryPlan::Item& item : items) n += item.place == place ? item.n_bytes : 0;
+  return n;
+}
+
 }  // namespace
 
 MemoryLimits EngineOptions::limits(size_t i) const {
@@ -60,12 +66,7 @@ std::vector<MemoryPlan::Item> MemoryPlan::items() const {
   return items;
 }
 
-uint64_t MemoryPlan::n_bytes(Place place) const {
-  uint64_t n = 0;
-  for (const Item& item : items())
-    if (item.place == place) n += item.n_bytes;
-  return n;
-}
+uint64_t MemoryPlan::n_bytes(Place place) const { return sum_of(items(), place); }
 
 void MemoryPlan::check_devices(const Machine& machine) const {
   for (size_t i = 0; i < stages.size(); ++i) {
@@ -97,10 +98,6 @@ uint64_t MemoryPlan::n_device_bytes_read() const {
   return n;
 }
 
-uint64_t MemoryPlan::n_device_bytes(size_t stage) const {
-  uint64_t n = 0;
-  for (const Item& item : device_items(stage)) n += item.n_bytes;
-  return n;
-}
+uint64_t MemoryPlan::n_device_bytes(size_t stage) const { return sum_of(device_items(stage), Place::device); }
 
 }  // namespace dsv32

@@ -135,7 +135,7 @@ bool has_known_speed(const ModelArgs& args) {
          args.moe_inter_dim == 2048;
 }
 
-PlanSpeed reckoned_speed(const ModelArgs& args, const MemoryPlan& plan, const Machine& machine,
+PlanSpeed expected_speed(const ModelArgs& args, const MemoryPlan& plan, const Machine& machine,
                          int64_t n_seqs, int64_t n_prompt) {
   const FormatRate& format = rate_of(machine.weights.format);
   // With several stages as many groups of sequences are on their way, unless the host is the bound.
@@ -173,12 +173,6 @@ PlanSpeed reckoned_speed(const ModelArgs& args, const MemoryPlan& plan, const Ma
   speed.gpu = &kind_of(machine, 0), speed.rates = rates.front();
   speed.prompt_rate = static_cast<double>(n_prompt) / prompt_seconds(plan, machine, rates, n_prompt);
   return speed;
-}
-
-std::optional<PlanSpeed> expected_speed(const ModelArgs& args, const MemoryPlan& plan, const Machine& machine,
-                                        int64_t n_prompt) {
-  if (!has_known_speed(args)) return std::nullopt;
-  return reckoned_speed(args, plan, machine, 1, n_prompt);
 }
 
 }  // namespace dsv32

@@ -31,8 +31,7 @@ constexpr GenerationOption kGenerationOptions[] = {
      true},
     {"max_thinking", [](O& o) -> Field { return &o.max_thinking; }, -1, kMostTokenLimit, "think-max",
      "think-max,reasoning-budget", "N",
-     "most tokens of thinking, behind which the answer begins; -1: as many as it takes",
-     true},
+     "most tokens of thinking, behind which the answer begins; -1: as many as it takes", true},
     {.name = "max_tokens",
      .field = [](O& o) -> Field { return &o.max_tokens; },
      .least = -1,
@@ -79,12 +78,6 @@ void GenerationOptions::check() const {
   }
   if (!constraint.empty() && !stops.empty())
     fail(ErrorKind::usage, "stop would cut the document or the calls that the answer has to be");
-}
-
-void SamplingOptions::check() const {
-  GenerationOptions options;
-  options.sampling = *this;
-  options.check();
 }
 
 int64_t GenerationOptions::n_most() const {

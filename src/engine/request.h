@@ -27,8 +27,6 @@ struct SamplingOptions {
   float min_p = 0.0f;        // keep those at least min_p times as likely as the best; 0: all
   uint64_t seed = 0;
 
-  // Throws Error{usage} naming the option that is out of its range.
-  void check() const;
   // How a sequence's next token is drawn, after n_drawn tokens.
   SampleRule rule(int64_t n_drawn) const;
 };

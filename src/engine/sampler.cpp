@@ -5,16 +5,6 @@
 #include "base/error.h"
 
 namespace dsv32 {
-namespace {
-
-bool allows_any(std::span<const uint32_t> mask, int64_t vocab_size) {
-  const uint32_t last = mask.back() & ~uint32_t{0} >> (-vocab_size & 31);
-  return last != 0 ||
-         std::ranges::any_of(mask.first(mask.size() - 1), [](uint32_t word) { return word != 0; });
-}
-
-}  // namespace
-
 void TokenRecord::check() const {
   if (!is_finite)
     fail(ErrorKind::model,
@@ -53,8 +43,6 @@ const uint32_t* RowSampler::upload_masks(std::span<const SampleRule> rules, int6
   int64_t first = 0, end = 0;
   for (int64_t row = 0; row < std::ssize(rules); ++row) {
     if (!rules[static_cast<size_t>(row)].is_masked) continue;
-    if (!allows_any(mask_of(first_row + row, vocab_size), vocab_size))
-      fail(ErrorKind::internal, format("the mask of row %lld allows no token", as_ll(row)));
     if (end == 0) first = row;
     end = row + 1;
   }

@@ -35,9 +35,10 @@ class RowSampler {
   static uint64_t n_bytes(int64_t max_rows, int64_t vocab_size);
   static uint64_t n_mask_bytes(int64_t max_rows, int64_t vocab_size);
 
-  // The mask [n_mask_words] of a row that is drawn next, to be written if the row's rule is masked. Call it
-  // after take() of the row's last drawing has returned; vocab_size is always the same. Does not wait for the
-  // device, except that the first call takes the memory for masks. Throws Error{memory}.
+  // The mask [n_mask_words] of a row that is drawn next, to be written if the row's rule is masked, with one
+  // token at least. Call it after take() of the row's last drawing has returned; vocab_size is always the
+  // same. Does not wait for the device, except that the first call takes the memory for masks. Throws
+  // Error{memory}.
   std::span<uint32_t> mask_of(int64_t row, int64_t vocab_size);
 
   // Tokens that are being drawn: of the rows [first_row, first_row + n_rows).
@@ -47,8 +48,7 @@ class RowSampler {
   };
   // Enqueues the drawing. logits [rules.size(), vocab_size] of the backend's memory, for the rows from
   // first_row on, less than max_rows, of no other drawing under way. n_top: -1 for no log-probabilities, else
-  // how many alternatives to list (at most kMostTopLogprobs; no more than there are). Throws Error{internal}
-  // if the mask of a masked row allows no token.
+  // how many alternatives to list (at most kMostTopLogprobs; no more than there are).
   Drawing begin(const float* logits, int64_t vocab_size, std::span<const SampleRule> rules,
                 int64_t n_top = -1, int64_t first_row = 0);
   // Waits for the drawing.

@@ -40,7 +40,8 @@ bool Sequence::is_ready(std::span<const int32_t> prompt, std::span<const TokenRu
   if (waits_since_ == prefixes->n_changes()) return false;
   const PrefixCache::Readiness readiness = prefixes->readiness(prompt, decoded);
   waits_since_.reset();
-  if (readiness == PrefixCache::Readiness::waits_for_it) waits_since_ = prefixes->n_changes();
+  uses_disk_ = readiness != PrefixCache::Readiness::waits_for_it;
+  if (!uses_disk_) waits_since_ = prefixes->n_changes();
   return readiness == PrefixCache::Readiness::is_ready;
 }
 
@@ -157,7 +158,8 @@ SequenceState Sequence::state() const {
 }
 
 void Sequence::begin_anew() {
-  is_shrunk_ = false;
+  is_shrunk_ = uses_disk_ = false;
+  waits_since_.reset();
   if (!is_fixed()) cached_.reset();
   constraint_.reset(), compiled_.reset();
   phase = Phase::waits_for_constraint;
@@ -200,9 +202,11 @@ int64_t Sequence::n_reusable_prompt() const {
 }
 
 void Sequence::begin_prompt() {
+  uses_disk_ = true;
   result_.n_cached_tokens = hold(request_.prompt, n_reusable_prompt(), request_.decoded);
   result_.n_read_tokens = result_.n_cached_tokens;
   result_.why_none_cached = why_none_cached();
+  uses_disk_ = false;
   phase = Phase::reads_prompt;
   report_prefill(result_.n_cached_tokens);
 }
@@ -396,11 +400,6 @@ const std::vector<float>& ByHand::logits() {
 
 const float* ByHand::device_logits() const {
   return engine_.forward().logits_row(engine_.forward().n_logits() - 1);
-}
-
-int32_t ByHand::likeliest() {
-  const SampleRule greedy{.temperature = 0};
-  return engine_.sampler().sample(device_logits(), engine_.args().vocab_size, {&greedy, 1}).front().chosen.id;
 }
 
 std::vector<float> ByHand::all_logits(std::span<const int32_t> tokens) {

@@ -119,12 +119,12 @@ class Sequence {
   void read_prompt();
   // How the token is to be drawn that follows the step's first nth + 1 ones: its next token and nth guesses.
   SampleRule rule(int64_t nth) const { return request_.options.sampling.rule(n_drawn() + nth); }
-  // Which tokens may be drawn there, if these guesses are right; to be written in `words`. Only if its
-  // request has a constraint.
+  // Which tokens may be drawn there, if these guesses are right; to be written in `words`, or why not in
+  // `error`. Only if its request has a constraint.
   bool has_constraint() const { return constraint_ != nullptr; }
-  WantedMask wanted_mask(std::span<uint32_t> words, int64_t nth) {
+  WantedMask wanted_mask(std::span<uint32_t> words, int64_t nth, std::exception_ptr& error) {
     Constraint* constraint = nth == 0 ? constraint_.get() : &after_guess_[static_cast<size_t>(nth - 1)];
-    return {constraint, !thinks(nth), words};
+    return {constraint, !thinks(nth), words, &error};
   }
   // Takes the drawn token. If the answer goes on, next_token() is the next one to be computed.
   void push(const TokenRecord& drawn);
@@ -143,6 +143,9 @@ class Sequence {
   bool is_interrupted() { return listener_->is_interrupted(); }
   void interrupt() { finish(FinishReason::interrupted); }
   void fail(const Error& error);
+  bool has_failed() const { return error_.has_value(); }
+  // Whether what is read from the disk may be for it.
+  bool uses_disk() const { return uses_disk_; }
   // Adds to the result what the cache holds at the end of the answer.
   void note_held();
   // Once the request is done. Throws the Error that it failed with.
@@ -188,6 +191,7 @@ class Sequence {
   bool is_shrunk_ = false;  // its buffer has the fewest slots
   int64_t n_reusable_ = 0;
   std::optional<uint64_t> waits_since_;  // PrefixCache::n_changes() when it was last told to wait its turn
+  bool uses_disk_ = false;
 
   Request request_;
   Listener* listener_ = nullptr;
@@ -220,8 +224,6 @@ class ByHand : public Sequence {
   const std::vector<float>& logits();
   // The same in the backend's memory.
   const float* device_logits() const;
-  // The likeliest next token, drawn where the logits are.
-  int32_t likeliest();
   // Prefills `tokens` and returns the logits of every one of them, [n, vocab_size].
   std::vector<float> all_logits(std::span<const int32_t> tokens);
 

@@ -25,7 +25,8 @@ inline Truth truth_of(Engine& engine, std::span<const int32_t> prompt, size_t n)
   sequence.sync(prompt);
   Truth truth;
   for (size_t i = 0; i < n; ++i) {
-    truth.tokens.push_back(sequence.likeliest());
+    const std::vector<float>& logits = sequence.logits();
+    truth.tokens.push_back(static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin()));
     sequence.step(truth.tokens.back());
     truth.logits.push_back(sequence.logits());
   }

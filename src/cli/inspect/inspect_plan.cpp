@@ -247,22 +247,23 @@ class PlanReport {
     json_["expected"] = json_["runner_up"] = nullptr;
     if (is_beyond_memory_) return add("expected speed: limited by the disk\n");
     const int64_t context = plan_.cache.max_context, n_prompt = std::min(kSpeedPrompt, context);
-    const auto speed = expected_speed(model_.args(), plan_, machine_, n_prompt);
-    if (!speed) return add("expected speed: not known, since no model of this shape was timed\n");
+    if (!has_known_speed(model_.args()))
+      return add("expected speed: not known, since no model of this shape was timed\n");
+    const PlanSpeed speed = expected_speed(model_.args(), plan_, machine_, 1, n_prompt);
     std::string text =
-        format("expected, not measured: %s at %s tokens of context", decode_text(speed->decode_rate).c_str(),
+        format("expected, not measured: %s at %s tokens of context", decode_text(speed.decode_rate).c_str(),
                with_thousands(std::min(kSpeedContext, context)).c_str());
-    if (speed->prompt_rate > 0)
-      text += ", " + prompt_text(speed->prompt_rate) + " of " + with_thousands(n_prompt);
+    if (speed.prompt_rate > 0)
+      text += ", " + prompt_text(speed.prompt_rate) + " of " + with_thousands(n_prompt);
     text += "\n    a token takes";
-    if (speed->gpu) text += format(" %.1f ms on GPUs,", speed->gpu_seconds * 1e3);
-    text += format(" %.1f ms for weights in host memory\n", speed->host_seconds * 1e3);
-    add(text + rates_text(*speed),
+    if (speed.gpu) text += format(" %.1f ms on GPUs,", speed.gpu_seconds * 1e3);
+    text += format(" %.1f ms for weights in host memory\n", speed.host_seconds * 1e3);
+    add(text + rates_text(speed),
         {{"expected",
-          {{"decode_tokens_per_second", speed->decode_rate},
-           {"prefill_tokens_per_second", speed->prompt_rate > 0 ? Json(speed->prompt_rate) : Json(nullptr)},
-           {"gpu_seconds", speed->gpu_seconds},
-           {"host_seconds", speed->host_seconds}}}});
+          {{"decode_tokens_per_second", speed.decode_rate},
+           {"prefill_tokens_per_second", speed.prompt_rate > 0 ? Json(speed.prompt_rate) : Json(nullptr)},
+           {"gpu_seconds", speed.gpu_seconds},
+           {"host_seconds", speed.host_seconds}}}});
     if (plan_.runner_up) add_runner_up(*plan_.runner_up, n_prompt);
   }
 
@@ -283,7 +284,7 @@ class PlanReport {
 
   void add_runner_up(const MemoryPlan& other, int64_t n_prompt) {
     const char* split = other.is_team ? "rows" : "layers";
-    const PlanSpeed speed = reckoned_speed(model_.args(), other, machine_, 1, n_prompt);
+    const PlanSpeed speed = expected_speed(model_.args(), other, machine_, 1, n_prompt);
     add(format("    next best: %s on %zu of the GPUs, %s, %s, context %s tokens\n", split,
                other.stages.size(), decode_text(speed.decode_rate).c_str(),
                prompt_text(speed.prompt_rate).c_str(), with_thousands(other.cache.max_context).c_str()),

@@ -24,7 +24,8 @@ constexpr int kMostReplayed = 64;
 // The greedy answer, up to the token that ends it or until the context is full.
 void answer(RecordedSteps& steps, ByHand& sequence, const Tokenizer& tokenizer) {
   for (int i = 0; i < kMostReplayed && sequence.context_left() > 0; ++i) {
-    const int32_t id = sequence.likeliest();
+    const std::vector<float>& logits = sequence.logits();
+    const auto id = static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
     if (tokenizer.is_end_of_generation(id)) return;
     steps.step(id);
   }
