@@ -35,16 +35,15 @@ double run(DraftPace& pace, const Clock& clock, int64_t n_steps, Rng& rng) {
   for (int64_t step = 0; step < n_steps; ++step) {
     const int64_t n_guesses = pace.n_guesses(clock.n_sequences);
     int64_t n_won = clock.n_sequences;
-    Verified verified;
     for (int64_t sequence = 0; sequence < clock.n_sequences; ++sequence) {
       int64_t n = 0;
       while (n < n_guesses && static_cast<double>(rng.uniform()) < clock.right[static_cast<size_t>(n)]) ++n;
-      verified.add(n_guesses, n);
+      pace.note_guesses(n_guesses, n);
       n_won += n;
     }
     const double time =
         clock.seconds[static_cast<size_t>(n_guesses)] * (0.95 + 0.1 * static_cast<double>(rng.uniform()));
-    pace.note(clock.n_sequences, n_guesses, verified, rng.next() % 100 ? time : 10 * time);
+    pace.note(clock.n_sequences, n_guesses, rng.next() % 100 ? time : 10 * time);
     n_tokens += static_cast<double>(n_won), seconds += time;
   }
   return n_tokens / seconds / clock.best_speed();
@@ -127,7 +126,7 @@ BOOST_AUTO_TEST_CASE(every_number_is_tried_at_first) {
   std::vector<int64_t> n_steps(kMostGuesses + 1);
   for (int i = 0; i < 16; ++i) {
     const int64_t n_guesses = pace.n_guesses(1);
-    pace.note(1, n_guesses, {}, 1);
+    pace.note(1, n_guesses, 1);
     ++n_steps[static_cast<size_t>(n_guesses)];
   }
   for (const int64_t n : n_steps) BOOST_TEST(n == 4);
@@ -140,9 +139,8 @@ BOOST_AUTO_TEST_CASE(what_buffers_have_no_room_for_is_not_asked_for) {
     const int64_t n_guesses = pace.n_guesses(1, 1);
     BOOST_REQUIRE(n_guesses <= 1);
     n_without += n_guesses == 0;
-    Verified verified;
-    verified.add(n_guesses, 0);
-    pace.note(1, n_guesses, verified, n_guesses == 0 ? 1 : 1.5);
+    pace.note_guesses(n_guesses, 0);
+    pace.note(1, n_guesses, n_guesses == 0 ? 1 : 1.5);
   }
   BOOST_TEST(n_without > 80);
 }
@@ -151,11 +149,10 @@ BOOST_AUTO_TEST_CASE(the_slow_first_step_of_a_kind_says_nothing) {
   DraftPace pace(kMostGuesses, true);
   std::vector<bool> is_known(kMostGuesses + 1);
   for (int i = 0; i < 100; ++i) {
-    const auto n_guesses = static_cast<size_t>(pace.n_guesses(1));
-    Verified verified;
-    verified.add(pace.n_guesses(1), pace.n_guesses(1));
-    pace.note(1, pace.n_guesses(1), verified, is_known[n_guesses] ? 1 : 1000);
-    is_known[n_guesses] = true;
+    const int64_t n_guesses = pace.n_guesses(1);
+    pace.note_guesses(n_guesses, n_guesses);
+    pace.note(1, n_guesses, is_known[static_cast<size_t>(n_guesses)] ? 1 : 1000);
+    is_known[static_cast<size_t>(n_guesses)] = true;
   }
   BOOST_TEST(pace.n_guesses(1) == 3);
 }

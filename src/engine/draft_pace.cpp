@@ -46,20 +46,18 @@ int64_t DraftPace::best(std::span<const Entry> entries, double gain) const {
   return best;
 }
 
-void DraftPace::note_right(const Verified& verified) {
-  for (size_t i = 0; i < right_.size(); ++i) {
-    if (verified.n_tried[i] == 0) return;
-    const auto n = static_cast<double>(verified.n_tried[i]);
-    weight_[i] = std::min(weight_[i] + n, kRemembered);
-    const double share = static_cast<double>(verified.n_right[i]) / n;
-    right_[i] += (share - right_[i]) * std::min(n / weight_[i], 1.);
+// What follows the first wrong guess says nothing.
+void DraftPace::note_guesses(int64_t n_guesses, int64_t n_right) {
+  for (int64_t n = 0; n < std::min(n_right + 1, n_guesses); ++n) {
+    const auto i = static_cast<size_t>(n);
+    weight_[i] = std::min(weight_[i] + 1, kRemembered);
+    right_[i] += ((n < n_right ? 1 : 0) - right_[i]) / weight_[i];
     right_[i] = std::clamp(right_[i], kLeastShare, 1 - kLeastShare);
   }
 }
 
-void DraftPace::note(int64_t n_sequences, int64_t n_guesses, const Verified& verified, double seconds) {
+void DraftPace::note(int64_t n_sequences, int64_t n_guesses, double seconds) {
   if (!is_open_ || n_sequences > CachePlan::kMostStepGuesses) return;
-  note_right(verified);
   Entries& entries = table_[class_of(n_sequences)];
   Entry& entry = entries[static_cast<size_t>(n_guesses)];
   const bool is_old = entry.n_left_out >= kOldSteps;

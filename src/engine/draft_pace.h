@@ -17,16 +17,6 @@
 
 namespace dsv32 {
 
-// What became of a step's guesses: how many of the i-th ones followed right ones only, and were right.
-struct Verified {
-  std::array<int64_t, kMostGuesses> n_tried{}, n_right{};
-
-  void add(int64_t n_guesses, int64_t n_accepted) {  // of a sequence
-    for (int64_t i = 0; i < std::min(n_accepted + 1, n_guesses); ++i) ++n_tried[static_cast<size_t>(i)];
-    for (int64_t i = 0; i < n_accepted; ++i) ++n_right[static_cast<size_t>(i)];
-  }
-};
-
 class DraftPace {
  public:
   // most: guesses of a sequence that a step may verify, 0 to kMostGuesses. With is_open fewer where fewer
@@ -36,8 +26,10 @@ class DraftPace {
   // Guesses of each sequence for the next decode step of n_sequences, which can use n_possible.
   int64_t n_guesses(int64_t n_sequences, int64_t n_possible = kMostGuesses) const;
 
-  // That step, with its guessing, took so long. n_guesses: the most of a sequence.
-  void note(int64_t n_sequences, int64_t n_guesses, const Verified& verified, double seconds);
+  // Of a sequence's guesses in that step the first n_right were right.
+  void note_guesses(int64_t n_guesses, int64_t n_right);
+  // The step, with its guessing, took so long. n_guesses: the most of a sequence.
+  void note(int64_t n_sequences, int64_t n_guesses, double seconds);
 
  private:
   // Steps with one number of guesses.
@@ -51,7 +43,6 @@ class DraftPace {
 
   // The known one with the most tokens a second, with `gain` for each step that it was not taken.
   int64_t best(std::span<const Entry> entries, double gain) const;
-  void note_right(const Verified& verified);
 
   const int64_t most_;
   const bool is_open_;

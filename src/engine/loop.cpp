@@ -219,8 +219,8 @@ void Loop::decode(const NextStep& next) {
   run_step(sequences);
   RunningStep step = draw(sequences, free_rows());
   if (next.is_group) return under_way_.push_back(std::move(step));
-  const Verified verified = take_tokens(std::move(step));
-  pace_.note(std::ssize(sequences), n_guesses, verified, seconds_since(start));
+  take_tokens(std::move(step));
+  pace_.note(std::ssize(sequences), n_guesses, seconds_since(start));
 }
 
 // The sampler's first row that no step under way uses.
@@ -329,21 +329,19 @@ Loop::RunningStep Loop::draw(std::span<Sequence* const> sequences, int64_t first
 
 // Takes each sequence's next token, and as many more as its guesses are right. What follows the first wrong
 // guess is cut off.
-Verified Loop::take_tokens(RunningStep step) {
+void Loop::take_tokens(RunningStep step) {
   std::vector<DrawnToken> tokens = take_drawing(std::move(step));
   std::vector<Sequence*> sequences;
   std::vector<Stage::Cut> cuts;
-  Verified verified;
   for (size_t first = 0, n = 0; first < tokens.size(); first += n) {
     Sequence& sequence = *sequences.emplace_back(tokens[first].sequence);
     n = sequence.guesses().size() + 1;
     take_tokens_of(std::span(tokens).subspan(first, n));
-    const int64_t n_kept = sequence.end_guesses(verified);
+    const int64_t n_kept = sequence.end_guesses(pace_);
     if (n_kept < sequence.cached().n_tokens()) cuts.push_back({&sequence.cached(), n_kept});
   }
   engine_.forward().cut(cuts);
   for (Sequence* sequence : sequences) save_if_done(*sequence);
-  return verified;
 }
 
 // Takes the tokens drawn for one sequence, up to the first that was not guessed. Logits that are not finite

@@ -89,7 +89,7 @@ class Loop : public Answerer {
   RunningStep begin_drawing(std::vector<DrawnToken> tokens, int64_t n_top, int64_t first);
   std::vector<DrawnToken> take_drawing(RunningStep step);
   RunningStep draw(std::span<Sequence* const> sequences, int64_t first);
-  Verified take_tokens(RunningStep step);
+  void take_tokens(RunningStep step);
   void take_tokens_of(std::span<DrawnToken> tokens);
   void end_step();
   void end_steps();

@@ -300,10 +300,10 @@ bool Sequence::accepts_guess() {
   return true;
 }
 
-int64_t Sequence::end_guesses(Verified& verified) {
+int64_t Sequence::end_guesses(DraftPace& pace) {
   const int64_t n_guessed = std::ssize(guesses_), n_kept = cached_->n_tokens() - (n_guessed - n_accepted_);
   result_.n_guessed += n_guessed, result_.n_accepted += n_right_;
-  verified.add(n_guessed, n_right_);
+  pace.note_guesses(n_guessed, n_right_);
   begin_guesses();
   return n_kept;
 }

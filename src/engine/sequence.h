@@ -137,8 +137,8 @@ class Sequence {
   const std::vector<int32_t>& guesses() const { return guesses_; }
   // After push() in that step: whether the token was the next guess. Then the step has drawn one more token.
   bool accepts_guess();
-  // How many tokens the sequence keeps after that step; counts the guesses, in `verified` too.
-  int64_t end_guesses(Verified& verified);
+  // How many tokens the sequence keeps after that step; counts the guesses, and tells `pace`.
+  int64_t end_guesses(DraftPace& pace);
   // Whether the listener asks for the end; interrupt() ends the answer with what is there.
   bool is_interrupted() { return listener_->is_interrupted(); }
   void interrupt() { finish(FinishReason::interrupted); }

@@ -177,7 +177,7 @@ BOOST_AUTO_TEST_CASE(a_large_pool_is_used_while_it_is_pinned, *boost::unit_test:
     const Buffer<uint64_t>& rows = pool[static_cast<size_t>(piece)];
     uint64_t* const to = streamed.data() + piece * kPieceWords;
     const RowCopy copy{reinterpret_cast<uint8_t*>(to), reinterpret_cast<const uint8_t*>(rows.data()),
-                                rows.n_bytes()};
+                       rows.n_bytes()};
     piece % 2 ? backend->stream_rows({&copy, 1}) : backend->upload(to, rows.data(), rows.n_bytes());
   }
   backend->stream_rows({});
