@@ -17,22 +17,16 @@ namespace {
 
 using enum TensorType;
 
-struct ComputedType {
+struct BlockType {
   TensorType type;
   const char* name;
-  uint32_t block_bytes;
 };
-constexpr ComputedType kFloatTypes[] = {{f32, "F32", 4}, {f16, "F16", 2}, {bf16, "BF16", 2}};
-constexpr ComputedType kBlockTypes[] = {
-    {q4_0, "Q4_0", 18},       {q4_1, "Q4_1", 20},     {q5_0, "Q5_0", 22},      {q5_1, "Q5_1", 24},
-    {q8_0, "Q8_0", 34},       {q2_k, "Q2_K", 84},     {q3_k, "Q3_K", 110},     {q4_k, "Q4_K", 144},
-    {q5_k, "Q5_K", 176},      {q6_k, "Q6_K", 210},    {iq1_s, "IQ1_S", 50},    {iq1_m, "IQ1_M", 56},
-    {iq2_xxs, "IQ2_XXS", 66}, {iq2_xs, "IQ2_XS", 74}, {iq2_s, "IQ2_S", 82},    {iq3_xxs, "IQ3_XXS", 98},
-    {iq3_s, "IQ3_S", 110},    {iq4_nl, "IQ4_NL", 18}, {iq4_xs, "IQ4_XS", 136}, {mxfp4, "MXFP4", 17},
-    {nvfp4, "NVFP4", 36}};
-static_assert(std::ranges::all_of(kBlockTypes, [](const ComputedType& t) {
-  return with_block(t.type, [&](auto block) { return sizeof block == t.block_bytes; });
-}));
+constexpr BlockType kBlockTypes[] = {
+    {q4_0, "Q4_0"},       {q4_1, "Q4_1"},   {q5_0, "Q5_0"},       {q5_1, "Q5_1"},     {q8_0, "Q8_0"},
+    {q2_k, "Q2_K"},       {q3_k, "Q3_K"},   {q4_k, "Q4_K"},       {q5_k, "Q5_K"},     {q6_k, "Q6_K"},
+    {iq1_s, "IQ1_S"},     {iq1_m, "IQ1_M"}, {iq2_xxs, "IQ2_XXS"}, {iq2_xs, "IQ2_XS"}, {iq2_s, "IQ2_S"},
+    {iq3_xxs, "IQ3_XXS"}, {iq3_s, "IQ3_S"}, {iq4_nl, "IQ4_NL"},   {iq4_xs, "IQ4_XS"}, {mxfp4, "MXFP4"},
+    {nvfp4, "NVFP4"}};
 
 // Types that only messages name. Numbers from 133 on are types of ik_llama.cpp; its row-interleaved types,
 // from 202 on, have no entry.
@@ -51,12 +45,14 @@ constexpr OtherType kOtherTypes[] = {
 constexpr auto kTypes = [] {
   std::array<TypeTraits, 159> types{};
   for (const OtherType& t : kOtherTypes) types[t.number] = {t.name};
-  const auto add = [&](const ComputedType& t, uint32_t block_values) {
-    types[static_cast<uint32_t>(t.type)] = {t.name, block_values, t.block_bytes, true};
-  };
-  for (const ComputedType& t : kFloatTypes) add(t, 1);
-  for (const ComputedType& t : kBlockTypes)
-    with_block(t.type, [&](auto block) { add(t, static_cast<uint32_t>(block.kValues)); });
+  const auto traits_of = [&](TensorType type) -> TypeTraits& { return types[static_cast<uint32_t>(type)]; };
+  traits_of(f32) = {"F32", 1, 4, true};
+  traits_of(f16) = {"F16", 1, 2, true};
+  traits_of(bf16) = {"BF16", 1, 2, true};
+  for (const BlockType& t : kBlockTypes)
+    with_block(t.type, [&](auto block) {
+      traits_of(t.type) = {t.name, static_cast<uint32_t>(block.kValues), sizeof block, true};
+    });
   return types;
 }();
 
