@@ -31,14 +31,14 @@ namespace {
 
 struct Parsed {
   std::string content;
-  CallParser::Found found;
+  FoundCalls found;
 
   // All of it in a line, to compare.
   std::string line() const {
     std::string text = content + " |";
     for (const ToolCall& call : found.calls) text += " " + call.name + call.arguments;
-    return text + " | " + found.text + (found.is_cut ? " | cut" : "") +
-           (found.fault.empty() ? "" : " | " + found.fault);
+    return text + " | " + found.calls_text + (found.is_call_cut ? " | cut" : "") +
+           (found.call_fault.empty() ? "" : " | " + found.call_fault);
   }
   std::string calls() const {
     std::string text;
@@ -54,10 +54,10 @@ Parsed parse_pieces(const std::vector<std::string>& pieces, bool is_cut) {
   for (const std::string& piece : pieces) {
     content += parser.push(piece);
     pushed += piece;
-    BOOST_REQUIRE(pushed.starts_with(content + parser.found().text));
+    BOOST_REQUIRE(pushed.starts_with(content + parser.found().calls_text));
   }
   content += parser.finish(is_cut);
-  BOOST_REQUIRE(content + parser.found().text == pushed);
+  BOOST_REQUIRE(content + parser.found().calls_text == pushed);
   for (const ToolCall& call : parser.found().calls)
     BOOST_REQUIRE(nlohmann::json::parse(call.arguments).is_object());
   return {content, parser.found()};
@@ -259,8 +259,8 @@ BOOST_AUTO_TEST_CASE(what_the_model_writes_is_read) {
       const Parsed parsed = parse(one.text);
       BOOST_TEST(parsed.content == one.content);
       BOOST_TEST(parsed.calls() == one.calls);
-      BOOST_TEST(parsed.found.fault == "");
-      BOOST_TEST(!parsed.found.is_cut);
+      BOOST_TEST(parsed.found.call_fault == "");
+      BOOST_TEST(!parsed.found.is_call_cut);
     }
   }
 }
@@ -270,8 +270,8 @@ BOOST_AUTO_TEST_CASE(a_faulty_block_is_text_and_no_call) {
       const Parsed parsed = parse(one.text);
       BOOST_TEST(parsed.content == one.text);
       BOOST_TEST(parsed.calls() == "");
-      BOOST_TEST(contains(parsed.found.fault, one.fault));
-      BOOST_TEST(parsed.found.fault.empty() == one.fault.empty());
+      BOOST_TEST(contains(parsed.found.call_fault, one.fault));
+      BOOST_TEST(parsed.found.call_fault.empty() == one.fault.empty());
     }
 }
 
@@ -283,7 +283,7 @@ BOOST_AUTO_TEST_CASE(a_fault_does_not_hide_what_follows) {
   const Parsed later = parse("a" BLOCK PARIS END "b" BLOCK "c" END);
   BOOST_TEST(later.content == "a");
   BOOST_TEST(later.calls() == R"(get_weather{"city": "Paris"})");
-  BOOST_TEST(contains(later.found.fault, "something other than calls"));
+  BOOST_TEST(contains(later.found.call_fault, "something other than calls"));
 }
 
 BOOST_AUTO_TEST_CASE(pieces_change_nothing) {
@@ -326,26 +326,26 @@ BOOST_AUTO_TEST_CASE(a_cut_block_is_told_and_not_shown) {
     for (size_t n = 3; n < block.size(); ++n) BOOST_TEST_CONTEXT(block.substr(0, n)) {
         const Parsed parsed = parse_pieces(bytes_of_text(text + block.substr(0, n)), true);
         BOOST_TEST(parsed.content == text);
-        BOOST_TEST(parsed.found.text == block.substr(0, n));
-        BOOST_TEST(parsed.found.is_cut);
+        BOOST_TEST(parsed.found.calls_text == block.substr(0, n));
+        BOOST_TEST(parsed.found.is_call_cut);
         BOOST_TEST(parsed.calls() == "");
       }
     for (size_t n = 0; n < 3; ++n) {
       const Parsed parsed = parse(text + block.substr(0, n), true);
       BOOST_TEST(parsed.content == text + block.substr(0, n));
-      BOOST_TEST(!parsed.found.is_cut);
+      BOOST_TEST(!parsed.found.is_call_cut);
     }
     BOOST_TEST(parse(text + block, true).found.calls.size() == 2u);
-    BOOST_TEST(!parse(text + block, true).found.is_cut);
+    BOOST_TEST(!parse(text + block, true).found.is_call_cut);
   }
   // Only where a block may begin is a single < its beginning.
   BOOST_TEST(parse("if a <", true).content == "if a <");
-  BOOST_TEST(parse("<", true).found.is_cut);
-  BOOST_TEST(parse("x<｜", true).found.is_cut);
+  BOOST_TEST(parse("<", true).found.is_call_cut);
+  BOOST_TEST(parse("x<｜", true).found.is_call_cut);
   // Calls of a whole block stay when a further one is cut.
   const Parsed second = parse("a" BLOCK PARIS END BLOCK INVOKE("f"), true);
   BOOST_TEST(second.calls() == R"(get_weather{"city": "Paris"})");
-  BOOST_TEST(second.found.is_cut);
+  BOOST_TEST(second.found.is_call_cut);
 }
 
 BOOST_AUTO_TEST_CASE(calls_that_are_written_are_read_again) {

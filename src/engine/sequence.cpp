@@ -334,10 +334,7 @@ void Sequence::finish(FinishReason reason) {
 
 void Sequence::finish_calls(bool is_cut) {
   emit_answer(stops_.push(calls_->finish(is_cut)));
-  CallParser::Found found = calls_->found();
-  Completion& completion = result_.completion;
-  completion.calls = std::move(found.calls), completion.calls_text = std::move(found.text);
-  completion.is_call_cut = found.is_cut, completion.call_fault = std::move(found.fault);
+  static_cast<FoundCalls&>(result_.completion) = calls_->found();
 }
 
 void Sequence::fail(const Error& error) {

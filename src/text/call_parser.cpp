@@ -78,8 +78,8 @@ std::string CallParser::finish(bool is_cut) {
   // A lone < is half a mark only where one may begin.
   const bool in_mark = n_matched_ > 1 || (n_matched_ == 1 && (is_start_ || buffer_.front() == '\n'));
   if (is_cut && (state_ != State::text || in_mark)) {
-    found_.is_cut = true;
-    found_.text += std::exchange(buffer_, {});
+    found_.is_call_cut = true;
+    found_.calls_text += std::exchange(buffer_, {});
   } else if (state_ == State::invokes && !calls_.empty() && at_ == buffer_.size()) {
     end_block();
   } else if (state_ != State::text) {
@@ -180,12 +180,12 @@ bool CallParser::enter(State state) {
 bool CallParser::end_block() {
   std::ranges::move(calls_, std::back_inserter(found_.calls));
   calls_.clear();
-  release(at_);  // goes to found_.text, as there are calls
+  release(at_);  // goes to found_.calls_text, as there are calls
   return enter(State::text);
 }
 
 bool CallParser::fail_block(const char* fault) {
-  found_.fault = fault;
+  found_.call_fault = fault;
   calls_.clear();
   release(at_);
   return enter(State::text);
@@ -262,7 +262,7 @@ bool CallParser::read_until(std::string_view word, std::string_view& text) {
 }
 
 void CallParser::release(size_t end) {
-  (found_.calls.empty() ? released_ : found_.text).append(buffer_, begin_, end - begin_);
+  (found_.calls.empty() ? released_ : found_.calls_text).append(buffer_, begin_, end - begin_);
   is_start_ = is_start_ && end == begin_;
   begin_ = end;
 }

@@ -7,18 +7,18 @@
 // the > of a tag. An invoke holds parameters, or one JSON object in their place.
 //
 //   whole block     its calls count when it ends, all together. What comes after it is not shown (it is
-//                   kept in `text`), but a further block counts.
+//                   kept in `calls_text`), but a further block counts.
 //   faulty block    another tag or text between tags, an attribute missing, a parameter given twice, a
 //                   value with string="false" that is no JSON, an answer that ends within the block by
-//                   itself: no call of the block counts, the block is shown as text, and `fault` says why.
+//                   itself: no call of the block counts, the block is shown as text, `call_fault` says why.
 //                   Two end tags may be missing, because nothing else can follow there: a call's after its
 //                   parameters, where the next call begins or the block ends, and the block's at the
 //                   answer's end. An end tag within a JSON string ends nothing.
 //   cut block       the answer was cut within the block or its mark: no call of the block counts, it is not
-//                   shown, and `is_cut` says so.
+//                   shown, and `is_call_cut` says so.
 //
-// In every case content and `text` put together are exactly what was pushed, and how that was cut into pieces
-// changes nothing. The time is linear in it.
+// In every case content and `calls_text` put together are exactly what was pushed, and how that was cut into
+// pieces changes nothing. The time is linear in it.
 #pragma once
 
 #include <set>
@@ -30,15 +30,15 @@
 
 namespace dsv32 {
 
+struct FoundCalls {
+  std::vector<ToolCall> calls = {};  // without ids; arguments in the model's order
+  std::string calls_text = {};       // what follows the content: Message::calls_text
+  bool is_call_cut = false;
+  std::string call_fault = {};  // of the last faulty block; empty: there was none
+};
+
 class CallParser {
  public:
-  struct Found {
-    std::vector<ToolCall> calls;  // without ids; arguments in the model's order
-    std::string text;             // what follows the content: Message::calls_text
-    bool is_cut = false;
-    std::string fault;  // of the last faulty block; empty: there was none
-  };
-
   // Returns the content that is certain now. When pieces are whole characters, so are the results.
   std::string push(std::string_view text);
   // The answer has ended; `is_cut`: not by itself, but at a limit or by a signal. Returns the rest of the
@@ -46,7 +46,7 @@ class CallParser {
   std::string finish(bool is_cut);
 
   // Calls appear as their blocks end.
-  const Found& found() const { return found_; }
+  const FoundCalls& found() const { return found_; }
 
  private:
   enum class State { text, invokes, parameters, value, json };
@@ -85,7 +85,7 @@ class CallParser {
   bool is_string_ = false;       // the value that is being read
   size_t scanned_ = 0;           // of a JSON value, and whether one of its strings is open there
   bool is_quoted_ = false;
-  Found found_;
+  FoundCalls found_;
 };
 
 }  // namespace dsv32

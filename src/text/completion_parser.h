@@ -1,6 +1,6 @@
 // Turns the token ids that the model generates into text as they arrive, and separates reasoning from answer.
 //
-// Both classes are for one sequence and one thread; their tokenizer must outlive them.
+// A parser is for one sequence and one thread; its tokenizer must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -11,45 +11,16 @@
 #include <vector>
 
 #include "base/text.h"
-#include "text/chat_format.h"
+#include "text/call_parser.h"
 #include "text/tokenizer.h"
 
 namespace dsv32 {
 
-// Never emits half a character. A token may end within a UTF-8 character; such bytes, at most three, wait for
-// the next token. Bytes that are not UTF-8 pass through: everything pushed comes out again, in order.
-class StreamDecoder {
- public:
-  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-
-  // Returns the text that this token completes; it may be empty. Throws Error{usage} for an id outside the
-  // vocabulary.
-  std::string push(int32_t id) {
-    waiting_ += tokenizer_.bytes_of(id);
-    std::string text =
-        std::exchange(waiting_, waiting_.substr(waiting_.size() - incomplete_utf8_tail(waiting_)));
-    text.resize(text.size() - waiting_.size());
-    return text;
-  }
-
-  // Returns the bytes still waiting, the beginning of an incomplete character, and resets the decoder.
-  std::string finish() { return std::exchange(waiting_, {}); }
-
- private:
-  const Tokenizer& tokenizer_;
-  std::string waiting_;
-};
-
-struct Completion {
+// With the calls of an answer to a prompt with tools.
+struct Completion : FoundCalls {
   std::string reasoning;
   std::string content;
   bool thinking_closed = false;  // </think> came
-  // Of an answer to a prompt with tools (CallParser): the calls, how the model wrote them, whether the answer
-  // was cut within them, and why some are no calls.
-  std::vector<ToolCall> calls = {};
-  std::string calls_text = {};
-  bool is_call_cut = false;
-  std::string call_fault = {};
 };
 
 // In thinking mode the prompt has ended with <think>: everything up to </think> is reasoning, the rest the
@@ -57,6 +28,9 @@ struct Completion {
 // dropped; line ends around them stay. A further </think> is dropped too: when the first one came by a limit,
 // the model still writes its own. Only the special tokens count as tags: a model may spell "</think>" in a
 // text about itself.
+//
+// Never emits half a character. A token may end within a UTF-8 character; such bytes, at most three, wait for
+// the next token. Bytes that are not UTF-8 pass through: everything pushed comes out again, in order.
 class CompletionParser {
  public:
   struct Delta {
@@ -65,7 +39,7 @@ class CompletionParser {
   };
 
   CompletionParser(const Tokenizer& tokenizer, bool thinking)
-      : decoder_(tokenizer),
+      : tokenizer_(tokenizer),
         think_(tokenizer.find("<think>")),
         end_think_(tokenizer.find("</think>")),
         state_(thinking ? State::reasoning : State::start) {}
@@ -77,14 +51,14 @@ class CompletionParser {
     if (state_ == State::start) state_ = id == think_ ? State::reasoning : State::answer;
     if (before == State::start && state_ == State::reasoning) return {};
     if (completion_.thinking_closed && id == end_think_) return {};
-    if (state_ != State::reasoning || id != end_think_) return tell(decoder_.push(id));
+    if (state_ != State::reasoning || id != end_think_) return add(tokenizer_.bytes_of(id));
     const Delta delta = finish();
     state_ = State::answer;
     completion_.thinking_closed = true;
     return delta;
   }
   // Returns the bytes held back as the beginning of a character.
-  Delta finish() { return tell(decoder_.finish()); }
+  Delta finish() { return tell(std::exchange(waiting_, {})); }
 
   bool is_thinking() const { return state_ == State::reasoning; }
   // Everything returned so far.
@@ -93,14 +67,22 @@ class CompletionParser {
  private:
   enum class State { start, reasoning, answer };  // start: the first token may be <think>
 
+  Delta add(std::string_view bytes) {
+    waiting_ += bytes;
+    std::string text =
+        std::exchange(waiting_, waiting_.substr(waiting_.size() - incomplete_utf8_tail(waiting_)));
+    text.resize(text.size() - waiting_.size());
+    return tell(std::move(text));
+  }
   Delta tell(std::string text) {
     (is_thinking() ? completion_.reasoning : completion_.content) += text;
     return is_thinking() ? Delta{std::move(text), {}} : Delta{{}, std::move(text)};
   }
 
-  StreamDecoder decoder_;
+  const Tokenizer& tokenizer_;
   std::optional<int32_t> think_, end_think_;
   State state_;
+  std::string waiting_;  // the beginning of a character
   Completion completion_;
 };
 

@@ -5,6 +5,8 @@
 // encode_any_bytes() cuts at malformed bytes; encode_utf8() gets well-formed text without special tokens.
 #include "text/tokenizer.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/text.h"
 
@@ -47,9 +49,8 @@ Tokenizer::Tokenizer(Vocabulary vocabulary, std::string (*bytes_of_text)(const s
     const TokenType type = type_of(id);
     bytes_.push_back(bytes_of_token(token, type, bytes_of_text));
     id_of_name_.emplace(token, id);
-    if (type == TokenType::control || type == TokenType::user_defined) specials_.add(token, id);
+    if (type == TokenType::control || type == TokenType::user_defined) specials_.emplace(token, id);
   }
-  specials_.sort();
   end_ids_.insert(vocabulary_.eos_id);
   for (const std::string_view name : kEndNames)
     if (const std::optional<int32_t> id = find(name)) end_ids_.insert(*id);
@@ -67,17 +68,28 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special
   }
   size_t plain = 0;  // where the text since the last special token begins
   for (size_t at = 0; parse_special && at < text.size();) {
-    const std::optional<SpecialTokens::Match> match = specials_.longest_at(text, at);
-    if (!match) {
+    const auto special = special_at(text.substr(at));
+    if (special == specials_.end()) {
       ++at;
       continue;
     }
     encode_plain(text.substr(plain, at - plain), ids);
-    ids.push_back(match->id);
-    plain = at += match->n_bytes;
+    ids.push_back(special->second);
+    plain = at += special->first.size();
   }
   encode_plain(text.substr(plain), ids);
   return ids;
+}
+
+// The longest special token with which the text begins. Names that sort between this one and the text begin
+// with it too, so what the text shares with the last name before it begins with it as well.
+Tokenizer::SpecialTokens::const_iterator Tokenizer::special_at(std::string_view text) const {
+  for (auto at = specials_.upper_bound(text); at != specials_.begin(); at = specials_.upper_bound(text)) {
+    const std::string_view name = (--at)->first;
+    if (text.starts_with(name)) return at;
+    text = text.substr(0, static_cast<size_t>(std::ranges::mismatch(text, name).in1 - text.begin()));
+  }
+  return specials_.end();
 }
 
 void Tokenizer::encode_plain(std::string_view text, std::vector<int32_t>& ids) const {

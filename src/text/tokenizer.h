@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,7 +21,6 @@
 #include <unordered_set>
 #include <vector>
 
-#include "text/special_tokens.h"
 #include "text/vocabulary.h"
 
 namespace dsv32 {
@@ -78,14 +78,17 @@ class Tokenizer {
   TokenType type_of(int32_t id) const { return vocabulary_.types[static_cast<size_t>(id)]; }
 
  private:
+  using SpecialTokens = std::map<std::string_view, int32_t>;
+
   size_t checked(int32_t id) const;
+  SpecialTokens::const_iterator special_at(std::string_view text) const;
   void encode_plain(std::string_view text, std::vector<int32_t>& ids) const;
   void encode_any_bytes(std::string_view text, std::vector<int32_t>& ids) const;
 
   const Vocabulary vocabulary_;
   std::vector<std::string> bytes_;                            // [n_vocab]
   std::unordered_map<std::string_view, int32_t> id_of_name_;  // views into vocabulary_.tokens
-  SpecialTokens specials_;
+  SpecialTokens specials_;                                    // likewise
   std::unordered_set<int32_t> end_ids_;
   std::array<int32_t, 256> byte_ids_{};
 };
