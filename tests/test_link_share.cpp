@@ -11,6 +11,7 @@
 #include "tests/support/apart_backend.h"
 #include "tests/support/host_experts.h"
 #include "tests/support/island_backend.h"
+#include "tests/support/load_weights.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tiny_file.h"

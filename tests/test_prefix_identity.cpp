@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/support/known_prompt.h"
+#include "tests/support/load_weights.h"
 
 using namespace dsv32;
 using namespace dsv32::known_prompt;

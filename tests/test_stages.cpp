@@ -8,6 +8,7 @@
 #include "context/latent_cache.h"
 #include "model/forward.h"
 #include "tests/support/island_backend.h"
+#include "tests/support/load_weights.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"

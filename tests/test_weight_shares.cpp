@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "tests/support/island_backend.h"
+#include "tests/support/load_weights.h"
 #include "tests/support/scaled_model.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"

@@ -39,63 +39,44 @@ class FileWeights : public WeightSource {
 
   bool has(const std::string& name) const override { return file_.find_tensor(name) != nullptr; }
 
-  WeightMatrix stored(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
+  WeightMatrix stored(const std::string& name, int64_t n_cols, StoredRows stored, int64_t n_mats,
                       Rows rows) override {
-    const GgufTensor& tensor = find_rows(name, n_cols, n_rows, n_mats);
-    return loaded(tensor, view(shaped(tensor.data, tensor.type, n_rows, n_cols, n_mats), rows));
+    const GgufTensor& tensor = find_rows(name, n_cols, stored.n_stored, n_mats);
+    return loaded(tensor, view(mapped(tensor, n_cols, stored, n_mats), rows));
   }
 
-  std::pair<WeightMatrix, WeightMatrix> stored_pair(const std::string& name, int64_t n_cols, int64_t n_rows,
-                                                    int64_t n_mats) override {
-    const GgufTensor& tensor = find_rows(name, n_cols, 2 * n_rows, n_mats);
-    const WeightMatrix both = shaped(tensor.data, tensor.type, 2 * n_rows, n_cols, n_mats);
-    WeightMatrix upper = both, lower = both;
-    upper.n_rows = lower.n_rows = n_rows, lower.data = both.row(0, n_rows);
-    return {loaded(tensor, view(upper, Rows::share)), loaded(tensor, view(lower, Rows::share))};
-  }
-
-  WeightMatrix stack(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
+  WeightMatrix stack(const std::string& name, int64_t n_cols, StoredRows stored, int64_t n_mats,
                      Rows rows) override {
     std::vector<float> factors = scales(name, n_mats);
-    if (factors.empty()) return stored(name, n_cols, n_rows, n_mats, rows);
-    const GgufTensor& tensor = find_rows(name, n_cols, n_rows, n_mats);
-    const WeightMatrix wanted = view(shaped(tensor.data, tensor.type, n_rows, n_cols, n_mats), rows);
+    if (factors.empty()) return this->stored(name, n_cols, stored, n_mats, rows);
+    const GgufTensor& tensor = find_rows(name, n_cols, stored.n_stored, n_mats);
+    const WeightMatrix wanted = view(mapped(tensor, n_cols, stored, n_mats), rows);
     const auto n_bytes_before = static_cast<size_t>(wanted.data - tensor.data);
     WeightMatrix matrix = made({.from = &tensor,
                                 .type = MadeMatrix::type_for(tensor.type, true),
                                 .n_mats = n_mats,
                                 .n_rows = wanted.n_rows,
                                 .n_cols = n_cols,
-                                .stored_rows = n_rows,
+                                .stored_rows = stored.n_stored,
                                 .first_row = static_cast<int64_t>(n_bytes_before / wanted.row_bytes),
                                 .scales = std::move(factors)});
     matrix.n_whole_rows = wanted.n_whole_rows;
     return matrix;
   }
 
-  std::pair<WeightMatrix, WeightMatrix> halves(const std::string& name, int64_t n_cols, int64_t first_rows,
-                                               int64_t second_rows, int64_t n_mats) override {
-    const int64_t n_rows = first_rows + second_rows;
-    const std::vector<float> factors = scales(name, n_mats);
-    const GgufTensor& tensor = find_rows(name, n_cols, n_rows, n_mats);
-    MadeMatrix half{.from = &tensor,
-                    .type = MadeMatrix::type_for(tensor.type, !factors.empty()),
-                    .n_mats = n_mats,
-                    .n_rows = n_cols,
-                    .n_cols = first_rows,
-                    .stored_rows = n_rows,
-                    .is_transposed = true,
-                    .scales = factors};
-    const WeightMatrix first = made(half);
-    if (!factors.empty()) {
-      half.n_rows = second_rows, half.n_cols = n_cols, half.first_row = first_rows,
-      half.is_transposed = false;
-      return {first, made(half)};
-    }
-    const WeightMatrix whole = shaped(tensor.data, tensor.type, n_rows, n_cols, n_mats);
-    WeightMatrix second = whole;
-    second.n_rows = second_rows, second.data = whole.row(0, first_rows);
-    return {first, loaded(tensor, second)};
+  WeightMatrix transposed(const std::string& name, int64_t n_cols, StoredRows stored,
+                          int64_t n_mats) override {
+    std::vector<float> factors = scales(name, n_mats);
+    const GgufTensor& tensor = find_rows(name, n_cols, stored.n_stored, n_mats);
+    return made({.from = &tensor,
+                 .type = MadeMatrix::type_for(tensor.type, !factors.empty()),
+                 .n_mats = n_mats,
+                 .n_rows = n_cols,
+                 .n_cols = stored.n,
+                 .stored_rows = stored.n_stored,
+                 .first_row = stored.first,
+                 .is_transposed = true,
+                 .scales = std::move(factors)});
   }
 
   Vector vector(const std::string& name, int64_t n) override {
@@ -189,17 +170,23 @@ class FileWeights : public WeightSource {
     return find(name, tensor && tensor->ne == flat ? flat : shape_of(n_cols, n_rows, n_mats));
   }
 
-  // A view of the tensor's rows, where the backend can use them.
-  WeightMatrix loaded(const GgufTensor& tensor, const WeightMatrix& mapped) {
-    n_bytes_ += n_bytes_of(mapped);
-    if (is_mapped()) return mapped;
-    WeightMatrix matrix = mapped;
+  static WeightMatrix mapped(const GgufTensor& tensor, int64_t n_cols, StoredRows stored, int64_t n_mats) {
+    WeightMatrix matrix = shaped(tensor.data, tensor.type, stored.n_stored, n_cols, n_mats);
+    matrix.data = matrix.row(0, stored.first), matrix.n_rows = stored.n;
+    return matrix;
+  }
+
+  // The rows of a view of the tensor, where the backend can use them.
+  WeightMatrix loaded(const GgufTensor& tensor, const WeightMatrix& rows) {
+    n_bytes_ += n_bytes_of(rows);
+    if (is_mapped()) return rows;
+    WeightMatrix matrix = rows;
     uint8_t* to = alloc_rows(matrix);
-    const bool is_dense = matrix.mat_bytes == mapped.mat_bytes;
+    const bool is_dense = matrix.mat_bytes == rows.mat_bytes;
     const size_t n_bytes = is_dense ? n_bytes_of(matrix) : matrix.mat_bytes;
     for (int64_t mat = 0; mat < (is_dense ? 1 : matrix.n_mats); ++mat)
-      loader_->add(tensor, static_cast<uint64_t>(mapped.row(mat, 0) - tensor.data), n_bytes, *backend_,
-                   place_, to + static_cast<size_t>(mat) * n_bytes);
+      loader_->add(tensor, static_cast<uint64_t>(rows.row(mat, 0) - tensor.data), n_bytes, *backend_, place_,
+                   to + static_cast<size_t>(mat) * n_bytes);
     if (matrix.step_bytes > 0) banded_.emplace_back(backend_, matrix);
     return matrix;
   }
@@ -225,11 +212,6 @@ class FileWeights : public WeightSource {
 
 }  // namespace
 
-Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places,
-                     const LoadProgress& progress) {
-  return std::move(load_weights(file, args, std::span(&places, 1), progress).front());
-}
-
 std::vector<Weights> load_weights(const GgufFile& file, const ModelArgs& args,
                                   std::span<const WeightPlaces> members, const LoadProgress& progress) {
   Loader loader(file);
@@ -243,10 +225,6 @@ std::vector<Weights> load_weights(const GgufFile& file, const ModelArgs& args,
   loader.run(progress);
   for (const FileWeights& source : sources) source.put_in_bands();
   return weights;
-}
-
-Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend) {
-  return load_weights(file, args, WeightPlaces{[&](int64_t) -> Backend& { return backend; }});
 }
 
 Weights file_shapes(const GgufFile& file, const ModelArgs& args) {

@@ -35,10 +35,6 @@ HostLayers spread(std::span<const LayerBytes> layers, int64_t n_host) {
   return on_host;
 }
 
-HostLayers part(const HostLayers& on_host, size_t first, size_t end) {
-  return {on_host.begin() + static_cast<long>(first), on_host.begin() + static_cast<long>(end)};
-}
-
 bool ends_in_draft(const PlacementInput& input) { return input.model.layers.back().is_draft; }
 
 // Layers on one device, and the bytes they take.
@@ -92,7 +88,9 @@ Filling fill(const PlacementInput& input, int64_t n_rows, const HostLayers& on_h
   size_t end = on_host.size();
   for (size_t device = input.device_room.size(); device-- > 0 && !filling.lacks_room;) {
     const auto stage_from = [&](size_t first) {
-      return make_stage(input, n_rows, first, part(on_host, first, end));
+      const auto begin = on_host.begin();
+      return make_stage(input, n_rows, first,
+                        {begin + static_cast<long>(first), begin + static_cast<long>(end)});
     };
     const auto fits = [&](const Stage& stage) {
       return stage.n_bytes <= input.device_room[device] && stage.n_read <= most_read;

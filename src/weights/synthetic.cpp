@@ -29,13 +29,13 @@ class RandomWeights : public WeightSource {
   std::vector<float> scales(const std::string&, int64_t) override { return {}; }
 
   // The deviation makes outputs as large as inputs, and embeddings of magnitude 1.
-  WeightMatrix stored(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
+  WeightMatrix stored(const std::string& name, int64_t n_cols, StoredRows stored, int64_t n_mats,
                       Rows rows) override {
     const TensorType type = type_of(name, n_cols);
     if (n_cols % traits(type).block_values != 0)
       fail(ErrorKind::usage,
            format("rows of %lld values are no whole blocks of %s", as_ll(n_cols), type_name(type)));
-    WeightMatrix m = view(shaped(nullptr, type, n_rows, n_cols, n_mats), rows);
+    WeightMatrix m = view(shaped(nullptr, type, stored.n, n_cols, n_mats), rows);
     n_bytes_ += n_bytes_of(m);
     if (!is_real_) return m;
     const float stddev = name == "token_embd.weight" ? 1.0f : 1 / std::sqrt(static_cast<float>(n_cols));
@@ -47,15 +47,11 @@ class RandomWeights : public WeightSource {
     if (m.step_bytes > 0) backend_->put_in_bands(m);
     return m;
   }
-  WeightMatrix stack(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
+  WeightMatrix stack(const std::string& name, int64_t n_cols, StoredRows stored, int64_t n_mats,
                      Rows rows) override {
-    return stored(name, n_cols, n_rows, n_mats, rows);
+    return this->stored(name, n_cols, stored, n_mats, rows);
   }
-  std::pair<WeightMatrix, WeightMatrix> stored_pair(const std::string&, int64_t, int64_t, int64_t) override {
-    fail(ErrorKind::internal, "synthetic weights have gate and up apart");
-  }
-  std::pair<WeightMatrix, WeightMatrix> halves(const std::string&, int64_t, int64_t, int64_t,
-                                               int64_t) override {
+  WeightMatrix transposed(const std::string&, int64_t, StoredRows, int64_t) override {
     fail(ErrorKind::internal, "synthetic weights have no attn_kv_b");
   }
   Vector vector(const std::string& name, int64_t n) override {
@@ -82,31 +78,23 @@ class RandomWeights : public WeightSource {
     return ends(".attn_k_b.weight") || ends(".attn_v_b.weight") ? types_.heads : types_.matrices;
   }
 
-  // Contiguous bytes of a stack, and where they begin in the repeated pattern.
+  // The bytes of a matrix, and where they begin in the repeated pattern.
   struct Stretch {
     uint8_t* to;
     size_t n_bytes;
     size_t first;
   };
 
-  // The whole stack, or of each matrix the member's rows.
-  std::vector<Stretch> stretches(uint8_t* to, const WeightMatrix& m) const {
-    if (m.n_whole_rows == 0) return {{to, n_bytes_of(m), 0}};
-    std::vector<Stretch> all;
-    for (int64_t mat = 0; mat < m.n_mats; ++mat) {
-      const int64_t first_row = mat * m.n_whole_rows + member_.begin(m.n_whole_rows);
-      all.push_back({to + static_cast<size_t>(mat) * m.mat_bytes, m.mat_bytes,
-                     static_cast<size_t>(first_row) * m.row_bytes});
-    }
-    return all;
-  }
-
   void fill(uint8_t* to, const WeightMatrix& m, const std::vector<uint8_t>& pattern) {
     if (place_ == Place::host) backend_->await_weights(to);
     const bool is_here = place_ == Place::host || backend_->works_in_host_memory();
     const std::span<const uint8_t> staged = is_here ? std::span<const uint8_t>() : stage(m, pattern);
-    for (const Stretch& stretch : stretches(to, m))
+    const int64_t first_row = m.n_whole_rows > 0 ? member_.begin(m.n_whole_rows) : 0;
+    for (int64_t mat = 0; mat < m.n_mats; ++mat, to += m.mat_bytes) {
+      const auto row = static_cast<size_t>(mat * m.whole_rows() + first_row);
+      const Stretch stretch{to, m.mat_bytes, row * m.row_bytes};
       is_here ? repeat(stretch, pattern) : upload(stretch, staged, pattern.size());
+    }
   }
 
   // Repeats the pattern in staging memory as often as the matrix needs it and there is room.

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -15,6 +14,14 @@ namespace dsv32 {
 
 // Which rows of a matrix a member of a team has; a device alone has all.
 enum class Rows { all, share };
+
+// Which rows of each matrix of a stored stack are meant: all, or n from `first` on.
+struct StoredRows {
+  int64_t n, first, n_stored;
+  StoredRows(int64_t all) : StoredRows(all, 0, all) {}
+  StoredRows(int64_t n_meant, int64_t first_meant, int64_t n_all)
+      : n(n_meant), first(first_meant), n_stored(n_all) {}
+};
 
 class WeightSource {
  public:
@@ -29,24 +36,17 @@ class WeightSource {
   uint64_t n_bytes_found() const { return n_bytes_; }  // of everything returned so far
 
   virtual bool has(const std::string& name) const = 0;
-  // n_mats matrices [n_rows, n_cols] as they are stored; GGUF shape {n_cols, n_rows, n_mats}.
-  virtual WeightMatrix stored(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
+  // n_mats matrices [stored.n, n_cols] as they are stored; GGUF shape {n_cols, stored.n_stored, n_mats}.
+  virtual WeightMatrix stored(const std::string& name, int64_t n_cols, StoredRows stored, int64_t n_mats,
                               Rows rows) = 0;
-  // For a stack whose matrices have n_rows rows and below them as many: returns the upper and the lower
-  // parts, of each the member's share.
-  virtual std::pair<WeightMatrix, WeightMatrix> stored_pair(const std::string& name, int64_t n_cols,
-                                                            int64_t n_rows, int64_t n_mats) = 0;
-  // As stored(), multiplied by their factors.
-  virtual WeightMatrix stack(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
+  // The same, multiplied by their factors; and transposed, [n_cols, stored.n].
+  virtual WeightMatrix stack(const std::string& name, int64_t n_cols, StoredRows stored, int64_t n_mats,
                              Rows rows = Rows::all) = 0;
+  virtual WeightMatrix transposed(const std::string& name, int64_t n_cols, StoredRows stored,
+                                  int64_t n_mats) = 0;
   WeightMatrix matrix(const std::string& name, int64_t n_cols, int64_t n_rows, Rows rows = Rows::all) {
     return stack(name, n_cols, n_rows, 1, rows);
   }
-  // For a stack whose matrices have first_rows rows and below them second_rows: returns the upper parts
-  // transposed, and the lower parts.
-  virtual std::pair<WeightMatrix, WeightMatrix> halves(const std::string& name, int64_t n_cols,
-                                                       int64_t first_rows, int64_t second_rows,
-                                                       int64_t n_mats) = 0;
   virtual Vector vector(const std::string& name, int64_t n) = 0;
   // The factors of a stack's matrices: [n_mats], or empty when all are 1.
   virtual std::vector<float> scales(const std::string& name, int64_t n_mats) = 0;

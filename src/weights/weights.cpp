@@ -1,6 +1,4 @@
 // GGUF name -> official name, shape: of every tensor of a layer.
-#include <tuple>
-
 #include "backend/cpu_backend.h"
 #include "base/error.h"
 #include "weights/weight_source.h"
@@ -44,21 +42,18 @@ std::vector<float> hidden_scales(std::vector<float> s1, std::vector<float> s3, i
 }
 
 void bind_stacks(WeightSource& bind, const std::string& blk, const ModelArgs& a, ExpertWeights& w) {
-  const std::string fused = blk + "ffn_gate_up_exps.weight", gate = blk + "ffn_gate_exps.weight",
-                    up = blk + "ffn_up_exps.weight", down = blk + "ffn_down_exps.weight";
+  const std::string fused = blk + "ffn_gate_up_exps.weight", down = blk + "ffn_down_exps.weight";
   const int64_t n_experts = a.n_routed_experts, inter = a.moe_inter_dim;
-  const bool is_fused = bind.has(fused);
+  const bool is_fused = bind.has(fused);  // per expert the gate's rows, then the up projection's
+  const std::string gate = is_fused ? fused : blk + "ffn_gate_exps.weight",
+                    up = is_fused ? fused : blk + "ffn_up_exps.weight";
+  const int64_t n_stored = is_fused ? 2 * inter : inter;
   ExpertStacks& routed = w.routed;
-  if (is_fused) {  // per expert the gate's rows, then the up projection's
-    std::tie(routed.w1, routed.w3) = bind.stored_pair(fused, a.dim, inter, n_experts);
-  } else {
-    routed.w1 = bind.stored(gate, a.dim, inter, n_experts, Rows::share);
-    routed.w3 = bind.stored(up, a.dim, inter, n_experts, Rows::share);
-  }
+  routed.w1 = bind.stored(gate, a.dim, {inter, 0, n_stored}, n_experts, Rows::share);
+  routed.w3 = bind.stored(up, a.dim, {inter, n_stored - inter, n_stored}, n_experts, Rows::share);
   routed.w2 = bind.stored(down, inter, a.dim, n_experts, Rows::share);
   bind.place_in(Place::device);
-  w.host_scales = hidden_scales(bind.scales(is_fused ? fused : gate, n_experts),
-                                bind.scales(is_fused ? fused : up, n_experts), n_experts);
+  w.host_scales = hidden_scales(bind.scales(gate, n_experts), bind.scales(up, n_experts), n_experts);
   if (!w.host_scales.empty()) {
     w.scales = bind.placed(w.host_scales, "the factors of experts");
     routed.scales = w.scales.data(), routed.host_scales = w.host_scales.data();
@@ -101,9 +96,11 @@ LayerWeights bind_layer(WeightSource& bind, int64_t layer, const ModelArgs& a, P
     w.w_uk = bind.stack(blk + "attn_k_b.weight", a.qk_nope_head_dim, a.kv_lora_rank, a.n_heads);
     w.w_uv = bind.stack(blk + "attn_v_b.weight", a.kv_lora_rank, a.v_head_dim, a.n_heads);
   } else {
-    const bool is_whole = bind.has(blk + "attn_kv_b.weight");
-    std::tie(w.w_uk, w.w_uv) = bind.halves(blk + (is_whole ? "attn_kv_b.weight" : "attn_k_b.weight"),
-                                           a.kv_lora_rank, a.qk_nope_head_dim, a.v_head_dim, a.n_heads);
+    const std::string kv_b =
+        blk + (bind.has(blk + "attn_kv_b.weight") ? "attn_kv_b.weight" : "attn_k_b.weight");
+    const int64_t n_k = a.qk_nope_head_dim, n_v = a.v_head_dim, n_stored = n_k + n_v;
+    w.w_uk = bind.transposed(kv_b, a.kv_lora_rank, {n_k, 0, n_stored}, a.n_heads);
+    w.w_uv = bind.stack(kv_b, a.kv_lora_rank, {n_v, n_k, n_stored}, a.n_heads);
   }
   w.wo = bind.matrix(blk + "attn_output.weight", a.n_heads * a.v_head_dim, a.dim);
   if (a.has_indexer()) w.indexer = bind_indexer(bind, blk, a);

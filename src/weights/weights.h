@@ -83,12 +83,9 @@ struct WeightPlaces {
   Member member = {};  // whose share of rows it is
 };
 
+// The weights of each member of a team, or of one place; the file is read once from its beginning to its end.
 // Throws Error{model} naming the tensor that is missing, has a wrong shape or an unsupported type, or belongs
 // to a layer but is not read.
-Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places,
-                     const LoadProgress& progress = {});
-Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend);  // all on one backend
-// The same for each member of a team; the file is read once from its beginning to its end.
 std::vector<Weights> load_weights(const GgufFile& file, const ModelArgs& args,
                                   std::span<const WeightPlaces> members, const LoadProgress& progress = {});
 

@@ -7,6 +7,7 @@
 
 #include "model/forward.h"
 #include "tests/gpu/two_gpus.h"
+#include "tests/support/load_weights.h"
 #include "tests/support/many_sequences.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"

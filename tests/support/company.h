@@ -10,6 +10,7 @@
 
 #include "gguf/random_weights.h"
 #include "model/forward.h"
+#include "tests/support/load_weights.h"
 #include "tests/support/tiny_sequence.h"
 
 namespace dsv32 {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/forward.h"
+#include "tests/support/load_weights.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_sequence.h"
