@@ -29,7 +29,7 @@ std::vector<Target> add_all(Loader& loader, const GgufFile& file, Backend& first
     Backend& backend = targets.size() % 2 ? second : first;
     const Place place = targets.size() % 3 ? Place::device : Place::host;
     targets.push_back({&tensor, place, backend.alloc_weights(place, tensor.n_bytes, 0)});
-    loader.add(tensor, backend, place, targets.back().to);
+    loader.add(tensor, 0, tensor.n_bytes, backend, place, targets.back().to);
   }
   std::ranges::reverse(targets);
   return targets;

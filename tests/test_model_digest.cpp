@@ -46,7 +46,8 @@ struct Digested {
 };
 
 // Of a model that is hashed before anything else, remembered however new it is.
-Digested digest(const std::vector<std::string>& paths, const std::string& directory = {}, int n_threads = 1) {
+Digested digest(const std::vector<std::string>& paths, const std::string& directory = {},
+                size_t n_threads = 1) {
   const ModelDigest found(Parts(paths).files, {.directory = directory,
                                                .most_hashed_first = kEverything,
                                                .n_threads = n_threads,

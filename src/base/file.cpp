@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -27,12 +26,8 @@ constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kTick = 10'000'000, kCoarse = 2 * kSecond;
 constexpr uint64_t kSampleBlock = 4096, kMostSampled = 64;
 
-int64_t in_ns(const timespec& time) { return int64_t{time.tv_sec} * kSecond + time.tv_nsec; }
-
 int64_t now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return in_ns(now);
+  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 // Nanoseconds from `now` until a further change would get another ctime; 0: it would already.
@@ -64,15 +59,10 @@ std::optional<Hash256> sample_of(int fd, uint64_t n_bytes) {
   std::array<uint8_t, kSampleBlock> block;
   for (const uint64_t at : offsets) {
     const uint64_t n = std::min(kSampleBlock, n_bytes - at);
-    if (read_fully(real_file_system(), fd, {{block.data(), n}}, at) != static_cast<int64_t>(n)) return {};
+    if (read_fully(real_file_system(), fd, block.data(), n, at) != static_cast<int64_t>(n)) return {};
     sha.add(block.data(), n);
   }
   return sha.finish();
-}
-
-FileStamp stamp_from(const struct stat& info) {
-  return {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size), in_ns(info.st_mtim),
-          in_ns(info.st_ctim)};
 }
 
 const char* kind_of_file(mode_t mode) {
@@ -92,8 +82,8 @@ void on_bus_error(int) {
 }  // namespace
 
 std::optional<FileStamp> stamp_of(int fd) {
-  struct stat info {};
-  return fstat(fd, &info) == 0 ? std::optional(stamp_from(info)) : std::nullopt;
+  FileInfo info;
+  return real_file_system().stat(fd, info) == 0 ? std::optional<FileStamp>(info) : std::nullopt;
 }
 
 void fail_changed(const std::string& path) {
@@ -110,21 +100,20 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   // O_NONBLOCK: opening a pipe must not wait for a writer.
   OwnedFd file(real_file_system(), open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) fail_to("open", errno == ENOENT ? "name a GGUF file with -m FILE" : "");
-  struct stat info {};
-  if (fstat(file.get(), &info) != 0) fail_to("examine");
-  if (!S_ISREG(info.st_mode))
+  FileInfo info;
+  if (real_file_system().stat(file.get(), info) != 0) fail_to("examine");
+  if (!info.is_regular())
     fail(ErrorKind::model,
-         format("model file %s is %s, expected a regular file", name.c_str(), kind_of_file(info.st_mode)));
-  if (info.st_size == 0)
+         format("model file %s is %s, expected a regular file", name.c_str(), kind_of_file(info.mode)));
+  if (info.n_bytes == 0)
     fail(ErrorKind::model,
          format("model file %s is empty, expected a GGUF header at offset 0", name.c_str()));
-  opened_ = stamp_from(info);
+  opened_ = info;
   changed_ns_ = opened_.changed_ns;
-  const auto n_bytes = static_cast<size_t>(info.st_size);
-  void* mapped = mmap(nullptr, n_bytes, PROT_READ, MAP_SHARED, file.get(), 0);
+  void* mapped = mmap(nullptr, info.n_bytes, PROT_READ, MAP_SHARED, file.get(), 0);
   if (mapped == MAP_FAILED) fail_to("map");
-  bytes_ = {static_cast<const uint8_t*>(mapped), n_bytes};
-  sample_ = sample_of(file.get(), n_bytes);
+  bytes_ = {static_cast<const uint8_t*>(mapped), info.n_bytes};
+  sample_ = sample_of(file.get(), info.n_bytes);
   file_ = std::move(file);
 }
 

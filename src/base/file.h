@@ -17,7 +17,6 @@
 // stores through another mapping to pages that were dirty already.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -29,19 +28,6 @@
 #include "base/sha256.h"
 
 namespace dsv32 {
-
-// Changes when the file is written to or replaced.
-struct FileStamp {
-  uint64_t device = 0, inode = 0, n_bytes = 0;
-  int64_t written_ns = 0, changed_ns = 0;  // mtime and ctime, since 1970
-  std::array<uint64_t, 5> numbers() const {
-    return {device, inode, n_bytes, static_cast<uint64_t>(written_ns), static_cast<uint64_t>(changed_ns)};
-  }
-  bool is_of_same_file(const FileStamp& other) const {
-    return device == other.device && inode == other.inode;
-  }
-  bool operator==(const FileStamp&) const = default;
-};
 
 // Of an open file; nothing when the system does not give it.
 std::optional<FileStamp> stamp_of(int fd);

@@ -11,14 +11,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 namespace dsv32 {
 namespace {
 
-constexpr int kMaxParts = 1024;                  // of one preadv (UIO_MAXIOV)
 constexpr int kMaxStalls = 3;                    // retries of transfers of less than a unit
 constexpr int64_t kNanoseconds = 1'000'000'000;  // of a second
 constexpr int64_t kMaxSeconds = 9'000'000'000;   // whose nanoseconds fit into int64_t
@@ -28,31 +26,18 @@ Result checked(Result result) {
   return result < 0 ? static_cast<Result>(-errno) : result;
 }
 
-int checked_info(int result, const struct stat& from, FileInfo& info) {
-  if (result != 0) return -errno;
-  info = {.is_regular = S_ISREG(from.st_mode),
-          .is_directory = S_ISDIR(from.st_mode),
-          .mode = from.st_mode & 07777,
-          .owner = from.st_uid,
-          .n_bytes = static_cast<uint64_t>(from.st_size),
-          .disk_bytes = static_cast<uint64_t>(from.st_blocks) * 512,
-          .device = from.st_dev,
-          .inode = from.st_ino,
-          .changed_ns =
-              std::clamp<int64_t>(from.st_mtim.tv_sec, 0, kMaxSeconds) * kNanoseconds + from.st_mtim.tv_nsec};
-  return 0;
+int64_t in_ns(const timespec& time) {
+  return std::clamp<int64_t>(time.tv_sec, 0, kMaxSeconds) * kNanoseconds + time.tv_nsec;
 }
 
-// Removes the first `n_bytes` from `parts`.
-void advance(std::vector<iovec>& parts, size_t& first, size_t n_bytes) {
-  while (n_bytes > 0) {
-    iovec& part = parts[first];
-    const size_t n = std::min(n_bytes, part.iov_len);
-    part.iov_base = static_cast<uint8_t*>(part.iov_base) + n;
-    part.iov_len -= n;
-    n_bytes -= n;
-    if (part.iov_len == 0) ++first;
-  }
+int checked_info(int result, const struct stat& from, FileInfo& info) {
+  if (result != 0) return -errno;
+  info = {{from.st_dev, from.st_ino, static_cast<uint64_t>(from.st_size), in_ns(from.st_mtim),
+           in_ns(from.st_ctim)},
+          from.st_mode,
+          from.st_uid,
+          static_cast<uint64_t>(from.st_blocks) * 512};
+  return 0;
 }
 
 }  // namespace
@@ -75,8 +60,8 @@ int FileSystem::open_at(int directory, const std::string& name, int flags, mode_
 
 void FileSystem::close(int fd) { ::close(fd); }
 
-ssize_t FileSystem::preadv(int fd, const iovec* parts, int n_parts, uint64_t offset) {
-  return checked(::preadv(fd, parts, n_parts, static_cast<off_t>(offset)));
+ssize_t FileSystem::pread(int fd, void* bytes, size_t n_bytes, uint64_t offset) {
+  return checked(::pread(fd, bytes, n_bytes, static_cast<off_t>(offset)));
 }
 
 ssize_t FileSystem::pwrite(int fd, const void* bytes, size_t n_bytes, uint64_t offset) {
@@ -107,6 +92,7 @@ int FileSystem::rename_new(int directory, const std::string& from, const std::st
   return checked(::unlinkat(directory, from.c_str(), 0));
 }
 
+// An empty directory goes too.
 int FileSystem::unlink(int directory, const std::string& name) {
   if (::unlinkat(directory, name.c_str(), 0) == 0) return 0;
   if (errno != EISDIR) return -errno;
@@ -143,8 +129,8 @@ int FileSystem::stat(int fd, FileInfo& info) {
   return checked_info(::fstat(fd, &found), found, info);
 }
 
-int FileSystem::set_time(int directory, const std::string& name, int64_t changed_ns) {
-  const timespec times[] = {{0, UTIME_OMIT}, {changed_ns / kNanoseconds, changed_ns % kNanoseconds}};
+int FileSystem::set_time(int directory, const std::string& name, int64_t written_ns) {
+  const timespec times[] = {{0, UTIME_OMIT}, {written_ns / kNanoseconds, written_ns % kNanoseconds}};
   return checked(::utimensat(directory, name.c_str(), times, AT_SYMLINK_NOFOLLOW));
 }
 
@@ -163,22 +149,19 @@ FileSystem& real_file_system() {
   return file_system;
 }
 
-int64_t read_fully(FileSystem& fs, int fd, std::vector<iovec> parts, uint64_t offset, uint64_t unit) {
-  std::erase_if(parts, [](const iovec& part) { return part.iov_len == 0; });
-  int64_t n_read = 0;
+int64_t read_fully(FileSystem& fs, int fd, void* bytes, size_t n_bytes, uint64_t offset, uint64_t unit) {
+  size_t n_read = 0;
   int n_stalls = 0;
-  for (size_t first = 0; first < parts.size();) {
-    const int n_parts = static_cast<int>(std::min<size_t>(parts.size() - first, kMaxParts));
-    const ssize_t n = fs.preadv(fd, &parts[first], n_parts, offset + static_cast<uint64_t>(n_read));
+  while (n_read < n_bytes) {
+    const ssize_t n = fs.pread(fd, static_cast<char*>(bytes) + n_read, n_bytes - n_read, offset + n_read);
     if (n == -EINTR) continue;
     if (n < 0) return n;
     const size_t usable = static_cast<size_t>(n) / unit * unit;
     if (usable == 0 && n > 0 && ++n_stalls <= kMaxStalls) continue;
-    if (usable == 0) return n_read + n;  // the end of the file, or a partial unit before it
-    n_read += static_cast<int64_t>(usable);
-    advance(parts, first, usable);
+    if (usable == 0) return static_cast<int64_t>(n_read) + n;  // the file's end, or a partial unit before it
+    n_read += usable;
   }
-  return n_read;
+  return static_cast<int64_t>(n_read);
 }
 
 int write_fully(FileSystem& fs, int fd, std::span<const uint8_t> bytes, uint64_t offset, uint64_t unit) {

@@ -7,6 +7,7 @@
 // symbolic links are never followed. Any number of threads.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -16,19 +17,30 @@
 #include <utility>
 #include <vector>
 
+#include <sys/stat.h>
 #include <sys/types.h>
-#include <sys/uio.h>
 
 namespace dsv32 {
 
-struct FileInfo {
-  bool is_regular = false, is_directory = false;
-  mode_t mode = 0;
+// Changes when the file is written to or replaced.
+struct FileStamp {
+  uint64_t device = 0, inode = 0, n_bytes = 0;
+  int64_t written_ns = 0, changed_ns = 0;  // mtime and ctime, since 1970 (to 2255)
+  std::array<uint64_t, 5> numbers() const {
+    return {device, inode, n_bytes, static_cast<uint64_t>(written_ns), static_cast<uint64_t>(changed_ns)};
+  }
+  bool is_of_same_file(const FileStamp& other) const {
+    return device == other.device && inode == other.inode;
+  }
+  bool operator==(const FileStamp&) const = default;
+};
+
+struct FileInfo : FileStamp {
+  mode_t mode = 0;  // type and permissions
   uid_t owner = 0;
-  uint64_t n_bytes = 0;     // length
   uint64_t disk_bytes = 0;  // blocks taken
-  uint64_t device = 0, inode = 0;
-  int64_t changed_ns = 0;  // mtime, since 1970 (to 2255), as set_time() sets it
+  bool is_regular() const { return S_ISREG(mode); }
+  bool is_directory() const { return S_ISDIR(mode); }
 };
 
 struct SpaceInfo {
@@ -47,7 +59,7 @@ class FileSystem {
   virtual int open_at(int directory, const std::string& name, int flags, mode_t mode = 0600);
   virtual void close(int fd);
 
-  virtual ssize_t preadv(int fd, const iovec* parts, int n_parts, uint64_t offset);
+  virtual ssize_t pread(int fd, void* bytes, size_t n_bytes, uint64_t offset);
   virtual ssize_t pwrite(int fd, const void* bytes, size_t n_bytes, uint64_t offset);
   // Reserves the room for a file of `n_bytes`, so that a full disk shows before the data is written.
   virtual int reserve(int fd, uint64_t n_bytes);
@@ -60,12 +72,12 @@ class FileSystem {
   virtual int make_directory(int directory, const std::string& name, mode_t mode = 0700);
   // Never overwrites: -EEXIST.
   virtual int rename_new(int directory, const std::string& from, const std::string& to);
-  virtual int unlink(int directory, const std::string& name);        // an empty directory too
+  virtual int unlink(int directory, const std::string& name);
   virtual int list(int directory, std::vector<std::string>& names);  // without . and ..
 
   virtual int stat_at(int directory, const std::string& name, FileInfo& info);
   virtual int stat(int fd, FileInfo& info);
-  virtual int set_time(int directory, const std::string& name, int64_t changed_ns);  // its mtime
+  virtual int set_time(int directory, const std::string& name, int64_t written_ns);  // its mtime
   virtual int space(int fd, SpaceInfo& info);
 
   virtual int try_lock(int fd);  // an exclusive flock, without waiting; -EWOULDBLOCK
@@ -99,10 +111,9 @@ class OwnedFd {
   int fd_ = -1;
 };
 
-// Reads until `parts` are full or the file ends; EINTR and short reads are continued. `unit` (a power of
-// two): reads go on only at multiples of it, as O_DIRECT requires. Returns the bytes read, or a negative
-// errno.
-int64_t read_fully(FileSystem& fs, int fd, std::vector<iovec> parts, uint64_t offset, uint64_t unit = 1);
+// Reads n_bytes, or until the file ends; EINTR and short reads are continued. `unit` (a power of two): reads
+// go on only at multiples of it, as O_DIRECT requires. Returns the bytes read, or a negative errno.
+int64_t read_fully(FileSystem& fs, int fd, void* bytes, size_t n_bytes, uint64_t offset, uint64_t unit = 1);
 
 // Writes all of `bytes`; EINTR and short writes are continued. 0, or a negative errno.
 int write_fully(FileSystem& fs, int fd, std::span<const uint8_t> bytes, uint64_t offset, uint64_t unit = 1);

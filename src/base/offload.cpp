@@ -5,25 +5,42 @@
 
 namespace dsv32 {
 
-size_t Offload::start(size_t n) try {
-  for (; n > 0 && !is_ending_; --n, ++n_running_) {
-    std::function<void()> body = [self = shared_from_this()] { self->run(); };
-    if (start_thread(threads_.emplace_back(), std::move(body))) continue;
-    threads_.pop_back();
-    break;
-  }
-  return n_running_;
-} catch (const std::bad_alloc&) {
-  return n_running_;
+std::shared_ptr<Offload> Offload::make(size_t n_most) {
+  const std::shared_ptr<Offload> shared(new Offload(n_most));
+  return {shared.get(), [shared](Offload* offload) { offload->stop(); }};
 }
 
-void Offload::run() noexcept {
+bool Offload::run(std::function<void()> task) {
+  const Lock lock(mutex_);
+  tasks_.push_back(std::move(task));
+  if (n_running_ < n_most_ && !is_ending_) start();
+  if (n_running_ == 0) return tasks_.pop_back(), false;
+  changed_.notify_all();
+  return true;
+}
+
+void Offload::start() noexcept try {
+  std::function<void()> body = [self = shared_from_this()] { self->work(); };
+  if (start_thread(threads_.emplace_back(), std::move(body)))
+    ++n_running_;
+  else
+    threads_.pop_back();
+} catch (const std::bad_alloc&) {  // goes on with the threads that there are
+}
+
+void Offload::work() noexcept {
   Lock lock(mutex_);
-  try {
-    work(lock);
-  } catch (const std::exception&) {
+  for (;;) {
+    changed_.wait(lock, [this] { return is_ending_ || !tasks_.empty(); });
+    if (is_ending_) break;
+    std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+    task = {};
+    lock.lock();
+    changed_.notify_all();
   }
-  if (!lock.owns_lock()) lock.lock();
   --n_running_;
   changed_.notify_all();
 }

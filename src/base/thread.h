@@ -1,12 +1,13 @@
-// Threads that the system may refuse to start, and work on threads that may hang in a system call.
+// Threads that the system may refuse to start, and tasks on threads that may hang in a system call.
 //
-// A thread co-owns all that it uses (the pool, the store, open files), so a thread that hangs is left behind
+// A task co-owns all that it uses (the pool, the store, open files), so a thread that hangs is left behind
 // with these. The process then ends without waiting for it.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -27,40 +28,43 @@ void leave_behind(std::thread& thread);
 // stay whole. Any thread.
 bool are_threads_left_behind();
 
-// Background work, on threads that share this object with its owner. Create it with offloaded(): the end of
-// the owner's pointer ends the work.
+// Runs tasks in their order, on threads that share this object with its owner.
 class Offload : public std::enable_shared_from_this<Offload> {
  public:
-  virtual ~Offload() = default;
+  // With at most so many threads, which start as tasks come. The end of the owner's pointer is a stop().
+  static std::shared_ptr<Offload> make(size_t n_most);
+
   using Clock = std::chrono::steady_clock;
   using Deadline = Clock::time_point;
   static constexpr std::chrono::seconds kPatience{2};
 
-  // Begins no more work, and waits up to `patience` for work in progress: true. False: a thread hangs and is
-  // left behind.
+  // False when there is no thread for it. The task must share or own all that it uses, and throw nothing.
+  bool run(std::function<void()> task);
+  // Waits until `is_done`, which the end of a task may make true, or until `deadline`. Returns whether it is.
+  template <typename IsDone>
+  bool wait(Deadline deadline, const IsDone& is_done) {
+    Lock lock(mutex_);
+    return changed_.wait_until(lock, deadline, is_done);
+  }
+
+  // Begins no more tasks, and waits up to `patience` for those in progress. False: a thread hangs and is left
+  // behind.
   bool stop(std::chrono::seconds patience = kPatience) noexcept;
-
- protected:
-  using Lock = std::unique_lock<std::mutex>;
-  // Runs on each thread, `lock` holding mutex_. An exception, for lack of memory, ends only that thread.
-  virtual void work(Lock& lock) = 0;
-  // With mutex_ held: starts n more threads, or as many as the system gives. Returns how many are running.
-  size_t start(size_t n);
-  void run() noexcept;
-
-  std::mutex mutex_;  // guards the members below and the state of the work
-  std::condition_variable changed_;
-  size_t n_running_ = 0;
-  std::atomic<bool> is_ending_ = false;
+  const std::atomic<bool>& is_ending() const { return is_ending_; }  // long tasks should ask
 
  private:
-  std::vector<std::thread> threads_;
-};
+  using Lock = std::unique_lock<std::mutex>;
+  explicit Offload(size_t n_most) : n_most_(n_most) {}
+  void start() noexcept;
+  void work() noexcept;
 
-template <typename Work, typename... Args>
-std::shared_ptr<Work> offloaded(Args&&... args) {
-  auto work = std::make_shared<Work>(std::forward<Args>(args)...);
-  return {work.get(), [work](Work*) { work->stop(); }};
-}
+  const size_t n_most_;
+  std::mutex mutex_;  // guards the members below
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  std::vector<std::thread> threads_;
+  size_t n_running_ = 0;
+  std::atomic<bool> is_ending_ = false;
+};
 
 }  // namespace dsv32

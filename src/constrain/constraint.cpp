@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "base/thread.h"
 #include "constrain/automaton.h"
 #include "constrain/schema.h"
 #include "constrain/token_trie.h"
@@ -195,53 +194,20 @@ bool Constraint::take(std::string_view bytes) {
 
 bool Constraint::is_complete() const { return grammar_->may_end(state_); }
 
-// Compiles one constraint after the other, so that only one takes its memory at a time.
-class Constraints::Compiler : public Offload {
- public:
-  void add(const std::shared_ptr<Compiled>& asked) {
-    const Lock lock(mutex_);
-    if (n_running_ == 0 && start(1) == 0) return compile(*asked);  // the system gives no thread
-    waiting_.push_back(asked);
-    changed_.notify_all();
+void Compiled::compile(const std::atomic<bool>& is_ending) {
+  try {
+    grammar = compile_constraint(text, &is_ending);
+  } catch (...) {
+    error = std::current_exception();
   }
-  void wait() {
-    Lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::milliseconds(10));
-  }
-
- private:
-  void compile(Compiled& asked) const {
-    try {
-      asked.grammar = compile_constraint(asked.text, &is_ending_);
-    } catch (...) {
-      asked.error = std::current_exception();
-    }
-    asked.is_done = true;
-  }
-
-  void work(Lock& lock) override {
-    while (!is_ending_) {
-      if (waiting_.empty()) {
-        changed_.wait(lock);
-        continue;
-      }
-      std::shared_ptr<Compiled> asked = waiting_.front().lock();
-      waiting_.pop_front();
-      lock.unlock();
-      if (asked) compile(*asked);
-      asked.reset();
-      lock.lock();
-      changed_.notify_all();
-    }
-  }
-
-  std::deque<std::weak_ptr<Compiled>> waiting_;
-};
+  is_done = true;
+}
 
 int64_t Compiled::n_bytes() const { return std::ssize(text) + (is_done && grammar ? grammar->n_bytes() : 0); }
 
+// One thread compiles, so that only one constraint takes its memory at a time.
 Constraints::Constraints(int n_threads, int64_t most_kept)
-    : most_kept_(most_kept), compiler_(offloaded<Compiler>()), workers_(n_threads) {}
+    : most_kept_(most_kept), compiler_(Offload::make(1)), workers_(n_threads) {}
 
 std::shared_ptr<Compiled> Constraints::ask(const std::string& text) {
   std::shared_ptr<Compiled> asked = known_[text].lock();
@@ -249,7 +215,10 @@ std::shared_ptr<Compiled> Constraints::ask(const std::string& text) {
     std::erase_if(known_, [](const auto& row) { return row.second.expired(); });
     asked = std::make_shared<Compiled>(text);
     known_[text] = asked;
-    compiler_->add(asked);
+    const auto compile = [wanted = std::weak_ptr(asked), &is_ending = compiler_->is_ending()] {
+      if (const std::shared_ptr<Compiled> still = wanted.lock()) still->compile(is_ending);
+    };
+    if (!compiler_->run(compile)) compile();  // the system gives no thread
   }
   std::erase(kept_, asked);
   kept_.push_back(asked);
@@ -257,7 +226,16 @@ std::shared_ptr<Compiled> Constraints::ask(const std::string& text) {
   return asked;
 }
 
-void Constraints::wait() const { compiler_->wait(); }
+void Constraints::wait() const {
+  const auto n_done = [this] {
+    return std::ranges::count_if(known_, [](const auto& row) {
+      const std::shared_ptr<Compiled> asked = row.second.lock();
+      return asked && asked->is_done;
+    });
+  };
+  compiler_->wait(Offload::Clock::now() + std::chrono::milliseconds(10),
+                  [&, n_before = n_done()] { return n_done() != n_before; });
+}
 
 // They grow while masks are made.
 void Constraints::drop_old() {

@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/thread.h"
 #include "base/worker_pool.h"
 #include "text/tokenizer.h"
 
@@ -82,7 +83,8 @@ struct Compiled {
   std::shared_ptr<Grammar> grammar = {};
   std::exception_ptr error = {};
 
-  int64_t n_bytes() const;  // that it takes by now
+  void compile(const std::atomic<bool>& is_ending);  // which breaks it off
+  int64_t n_bytes() const;                           // that it takes by now
 };
 
 // The constraints of the requests to one model: equal ones are compiled once, by a thread of their own, and
@@ -103,13 +105,12 @@ class Constraints {
   void write(std::span<WantedMask> masks);
 
  private:
-  class Compiler;
   void drop_old();
 
   std::map<std::string, std::weak_ptr<Compiled>> known_;  // by their texts
   std::deque<std::shared_ptr<Compiled>> kept_;            // the last one asked for is the last
   const int64_t most_kept_;
-  std::shared_ptr<Compiler> compiler_;
+  std::shared_ptr<Offload> compiler_;
   std::shared_ptr<const TokenTrie> trie_;
   WorkerPool workers_;
 };

@@ -62,9 +62,9 @@ std::string numerics_of(const ModelArgs& args, const Backends& backends, const M
 }
 
 // Few threads where the CPU computes, which needs the cores and the memory's bandwidth; more beside a device.
-int hashing_threads(bool computes_on_cpu) {
-  const int n_cores = static_cast<int>(std::thread::hardware_concurrency());
-  return computes_on_cpu ? std::clamp(n_cores / 16, 1, 4) : std::clamp(n_cores / 2, 1, 8);
+size_t hashing_threads(bool computes_on_cpu) {
+  const size_t n_cores = std::thread::hardware_concurrency();
+  return computes_on_cpu ? std::clamp<size_t>(n_cores / 16, 1, 4) : std::clamp<size_t>(n_cores / 2, 1, 8);
 }
 
 // The fingerprint, or another one once the files' bytes are not those that were hashed first. When only a

@@ -58,8 +58,8 @@ void add_content(const CacheFiles& files, int directory, const std::string& fold
     // A file being written counts with its full length, even if its room could not be reserved.
     content.n_bytes += is_written ? std::max(info.disk_bytes, info.n_bytes) : info.disk_bytes;
     const auto page = folder.empty() ? std::nullopt : PageName::parse(name);
-    if (page && is_own_file(info)) content.pages.push_back({folder, *page, info.disk_bytes, info.changed_ns});
-    if (!info.is_directory) continue;
+    if (page && is_own_file(info)) content.pages.push_back({folder, *page, info.disk_bytes, info.written_ns});
+    if (!info.is_directory()) continue;
     const OwnedFd below(fs, fs.open_at(directory, name, O_RDONLY | O_DIRECTORY));
     const bool is_folder = depth == 0 && CacheFiles::is_folder(name) && files.open_folder(name).is_open();
     if (below.is_open()) add_content(files, below.get(), is_folder ? name : "", depth + 1, sweeps, content);
@@ -96,7 +96,7 @@ std::vector<const StoredPage*> leaving_order(const std::vector<StoredPage>& page
 
 }  // namespace
 
-bool is_own_file(const FileInfo& info) { return info.is_regular && info.owner == ::geteuid(); }
+bool is_own_file(const FileInfo& info) { return info.is_regular() && info.owner == ::geteuid(); }
 
 std::optional<CacheFiles> CacheFiles::open(const std::string& path, FileSystem& fs, std::string& reason) {
   std::error_code error;
@@ -159,7 +159,7 @@ std::string CacheFiles::read_note(int directory, const std::string& name, size_t
   const OwnedFd file(*fs_, fs_->open_at(directory, name, O_RDONLY));
   if (!file.is_open()) return {};
   std::string note(info.n_bytes, '\0');
-  const int64_t n_read = read_fully(*fs_, file.get(), {{note.data(), note.size()}}, 0);
+  const int64_t n_read = read_fully(*fs_, file.get(), note.data(), note.size(), 0);
   const std::string hash = note.substr(note.size() - sizeof(Hash256));
   note.resize(note.size() - sizeof(Hash256));
   const bool is_whole =

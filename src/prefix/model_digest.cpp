@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <vector>
 
 #include <sys/resource.h>
 
-#include "base/thread.h"
 #include "prefix/cache_files.h"
 
 namespace dsv32 {
@@ -64,26 +64,16 @@ std::string note_name(std::span<const FileStamp> stamps) {
 
 }  // namespace
 
-struct ModelDigest::Work : Offload {
+struct ModelDigest::Work {
   Work(std::span<const MappedFile> parts, const ModelDigestOptions& options);
 
-  void begin(size_t n_threads) {  // 0: on this one
-    Lock lock(mutex_);
-    n_threads > 0 ? void(start(n_threads)) : hash_pieces(lock);
-  }
-  void work(Lock& lock) override {
-    ::setpriority(PRIO_PROCESS, 0, kNice);  // on Linux: of this thread
-    hash_pieces(lock);
-  }
-  void hash_pieces(Lock& lock);  // until none is left; the last thread calls finish()
-  std::optional<Hash256> hash(const Piece& piece, std::span<uint8_t> room);
+  // Hashes pieces until none is left, or `is_ending`; whoever is the last to leave calls finish().
+  void hash_pieces(const std::atomic<bool>& is_ending);
+  std::optional<Hash256> hash(const Piece& piece, std::span<uint8_t> room,
+                              const std::atomic<bool>& is_ending);
   bool is_unchanged() const;
   void load_known();
   std::optional<Hash256> finish() const;
-  std::optional<Hash256> known_value() {
-    const Lock lock(mutex_);
-    return value;
-  }
 
   std::vector<FileStamp> stamps;  // [n_parts]
   std::vector<OwnedFd> files;     // [n_parts]
@@ -94,7 +84,8 @@ struct ModelDigest::Work : Offload {
   std::atomic<bool> has_failed = false;
   std::atomic<uint64_t> n_bytes_hashed = 0;
 
-  // Under the mutex:
+  std::mutex mutex;  // guards what follows
+  size_t n_hashing = 0;
   std::vector<std::optional<Hash256>> hashes;  // [n_pieces]
   std::optional<Hash256> value;
 };
@@ -133,21 +124,23 @@ void ModelDigest::Work::load_known() {
     std::memcpy(hashes[i].emplace().data(), &note[n_head + i * sizeof(Hash256)], sizeof(Hash256));
 }
 
-void ModelDigest::Work::hash_pieces(Lock& lock) {
+void ModelDigest::Work::hash_pieces(const std::atomic<bool>& is_ending) {
+  std::unique_lock lock(mutex);
+  ++n_hashing;
   lock.unlock();
   const bool is_whole = or_miss([&] {
     std::vector<uint8_t> room(kReadBytes);
     for (size_t i = next++; i < pieces.size() && !has_failed; i = next++) {
-      const std::optional<Hash256> found = hash(pieces[i], room);
-      if (!found) return is_ending_.load();
-      const Lock hash_lock(mutex_);
+      const std::optional<Hash256> found = hash(pieces[i], room, is_ending);
+      if (!found) return is_ending.load();
+      const std::lock_guard hash_lock(mutex);
       hashes[i] = found;
     }
     return true;
   });
   if (!is_whole) has_failed = true;
   lock.lock();
-  if (n_running_ > 1) return;
+  if (--n_hashing > 0 || value) return;
   lock.unlock();  // no other thread is working
   const auto found =
       or_miss([&] { return !has_failed && is_unchanged() ? finish() : std::optional<Hash256>(); });
@@ -156,12 +149,13 @@ void ModelDigest::Work::hash_pieces(Lock& lock) {
 }
 
 // Nothing: the file cannot be read, or the hashing is to stop.
-std::optional<Hash256> ModelDigest::Work::hash(const Piece& piece, std::span<uint8_t> room) {
+std::optional<Hash256> ModelDigest::Work::hash(const Piece& piece, std::span<uint8_t> room,
+                                               const std::atomic<bool>& is_ending) {
   Sha256 sha;
   for (uint64_t at = 0; at < piece.n_bytes; at += room.size()) {
     room = room.first(std::min<uint64_t>(room.size(), piece.n_bytes - at));
-    if (is_ending_ || read_fully(real_file_system(), files[piece.part].get(), {{room.data(), room.size()}},
-                                 piece.offset + at) != std::ssize(room))
+    if (is_ending || read_fully(real_file_system(), files[piece.part].get(), room.data(), room.size(),
+                                piece.offset + at) != std::ssize(room))
       return std::nullopt;
     sha.add(room.data(), room.size());
     n_bytes_hashed += room.size();
@@ -191,13 +185,26 @@ std::optional<Hash256> ModelDigest::Work::finish() const {
 ModelDigest::ModelDigest(std::span<const MappedFile> parts, const ModelDigestOptions& options) {
   uint64_t n_bytes = 0;
   for (const MappedFile& part : parts) n_bytes += part.stamp().n_bytes;
-  work_ = or_miss([&] { return offloaded<Work>(parts, options); });
+  work_ = or_miss([&] { return std::make_shared<Work>(parts, options); });
   if (!work_ || work_->has_failed) return;
   const size_t n_left = work_->pieces.size() - work_->next;
-  work_->begin(n_bytes > options.most_hashed_first ? std::min<size_t>(options.n_threads, n_left) : 0);
+  const size_t n_threads = n_bytes > options.most_hashed_first ? std::min(options.n_threads, n_left) : 0;
+  if (n_threads == 0) work_->hash_pieces(false);
+  or_miss([&] {
+    threads_ = Offload::make(n_threads);
+    for (size_t i = 0; i < n_threads; ++i)
+      threads_->run([work = work_, &is_ending = threads_->is_ending()] {
+        ::setpriority(PRIO_PROCESS, 0, kNice);  // on Linux: of this thread
+        work->hash_pieces(is_ending);
+      });
+  });
 }
 
-std::optional<Hash256> ModelDigest::value() const { return work_ ? work_->known_value() : std::nullopt; }
+std::optional<Hash256> ModelDigest::value() const {
+  if (!work_) return std::nullopt;
+  const std::lock_guard lock(work_->mutex);
+  return work_->value;
+}
 
 bool ModelDigest::is_current() const { return work_ && work_->is_unchanged(); }
 

@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/file_system.h"
 #include "base/sha256.h"
+#include "base/thread.h"
 
 namespace dsv32 {
 
@@ -25,7 +26,7 @@ struct ModelDigestOptions {
   std::string directory = {};  // of the disk cache
   FileSystem* files = &real_file_system();
   uint64_t most_hashed_first = 0;  // the constructor hashes a model up to this size
-  int n_threads = 1;               // at most, for a larger one
+  size_t n_threads = 1;            // at most, for a larger one
   // The note leaves out files that changed less than this before hashing: another change could leave their
   // times the same.
   std::chrono::nanoseconds settled = std::chrono::seconds(2);
@@ -48,6 +49,7 @@ class ModelDigest {
  private:
   struct Work;
   std::shared_ptr<Work> work_;  // shared with the threads, which outlive this object when a read hangs
+  std::shared_ptr<Offload> threads_;
 };
 
 // The fingerprint: a hash of everything that decides the bytes of pages. `model`: the digest of its files;

@@ -97,8 +97,7 @@ PageFault read_file(FileSystem& fs, int folder, const std::string& name, std::sp
   for (const int direct : {O_DIRECT, 0}) {
     const OwnedFd fd(fs, fs.open_at(folder, name, O_RDONLY | direct));
     n_read = fd.error();
-    if (fd.is_open())
-      n_read = read_fully(fs, fd.get(), {{bytes.data(), bytes.size()}}, 0, direct ? kBlock : 1);
+    if (fd.is_open()) n_read = read_fully(fs, fd.get(), bytes.data(), bytes.size(), 0, direct ? kBlock : 1);
     if (fd.is_open() && !direct) fs.drop_cached(fd.get());
     if (n_read >= 0 || fault_of(n_read) != PageFault::unreadable) break;
   }

@@ -70,7 +70,7 @@ PrefixCache::~PrefixCache() {
 // it here.
 void PrefixCache::open_store() {
   if (is_unidentified() && (fingerprint_ = identity_())) {
-    writer_ = offloaded<DiskThreads>(1), readers_ = offloaded<DiskThreads>(kReaders);
+    writer_ = Offload::make(1), readers_ = Offload::make(kReaders);
     const auto opening = std::make_shared<Opening>();
     const auto open = [opening, asked = store_options(pool_->plan(), *fingerprint_, options_),
                        files = options_.files, warn = options_.warn] {

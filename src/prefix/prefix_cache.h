@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "context/latent_cache.h"
-#include "prefix/disk_threads.h"
 #include "prefix/page_store.h"
 #include "prefix/prefix_cache_options.h"
 #include "prefix/prefix_tree.h"
@@ -152,7 +152,7 @@ class PrefixCache {
   std::optional<Hash256> fingerprint_;
   std::shared_ptr<Opening> opening_;  // from when the identity is known
   std::shared_ptr<PageStore> store_;  // null: no disk, or not open yet
-  std::shared_ptr<DiskThreads> readers_, writer_;
+  std::shared_ptr<Offload> readers_, writer_;
   PrefixTree tree_;
   std::shared_ptr<ReadJob> reading_;           // the current one
   std::list<std::shared_ptr<ReadJob>> reads_;  // it, and given-up ones with pages

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <condition_variable>
+#include <chrono>
 #include <cstring>
-#include <exception>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
-#include <system_error>
 #include <thread>
 
 #include <fcntl.h>
@@ -20,6 +17,7 @@
 #include "base/file_system.h"
 #include "base/host_memory.h"
 #include "base/text.h"
+#include "base/worker_pool.h"
 
 namespace dsv32 {
 namespace {
@@ -57,7 +55,7 @@ class PartReader {
     const size_t before = is_direct_ ? offset % kPage : 0;
     const size_t wanted = is_direct_ ? (before + n + kPage - 1) / kPage * kPage : n;
     const int64_t got =
-        read_fully(real_file_system(), fd_.get(), {{room, wanted}}, offset - before, is_direct_ ? kPage : 1);
+        read_fully(real_file_system(), fd_.get(), room, wanted, offset - before, is_direct_ ? kPage : 1);
     if (got < 0)
       fail(ErrorKind::model, format("reading %s: %s", visible(path_).c_str(), describe_errno(got).c_str()));
     if (got < static_cast<int64_t>(before + n)) fail_changed(path_);
@@ -98,7 +96,7 @@ class Staging {
   UploadLane* lane_ = nullptr;
 };
 
-// The state that the threads of one run() share.
+// The state that the readers of one run() share.
 class Loading {
  public:
   Loading(const GgufFile& file, std::vector<Piece> pieces, bool keeps) : pieces_(std::move(pieces)) {
@@ -120,39 +118,19 @@ class Loading {
     if (!devices.empty()) n_readers_ = std::min(n_readers_, staging_.size());
   }
 
+  // The caller reads too, and tells the progress between its pieces.
   void run(const LoadProgress& progress) {
     if (progress) progress(0, n_bytes_);
-    std::vector<std::thread> readers = start();
-    {
-      std::unique_lock lock(mutex_);
-      while (!left_.wait_for(lock, kProgressEvery, [this] { return n_left_ == n_readers_; })) {
-        lock.unlock();
-        if (progress) progress(n_done_, n_bytes_);
-        lock.lock();
-      }
-    }
-    for (std::thread& thread : readers) thread.join();
-    if (error_) std::rethrow_exception(error_);
+    const std::thread::id caller = std::this_thread::get_id();
+    WorkerPool readers(static_cast<int>(n_readers_));
+    readers.parallel_for(static_cast<int64_t>(n_readers_), true, [&](int64_t i) {
+      const bool tells = progress && std::this_thread::get_id() == caller;
+      read_pieces(stagings_of(static_cast<size_t>(i)), tells ? &progress : nullptr);
+    });
     if (progress) progress(n_bytes_, n_bytes_);
   }
 
  private:
-  // Starts n_readers_ threads, or as many as the system grants.
-  std::vector<std::thread> start() {
-    std::vector<std::thread> readers;
-    try {
-      for (size_t i = 0; i < n_readers_; ++i)
-        readers.emplace_back(
-            [this, stagings = stagings_of(i)]() mutable { run_reader(std::move(stagings)); });
-    } catch (const std::system_error&) {
-      if (readers.empty())
-        error_ =
-            std::make_exception_ptr(Error(ErrorKind::memory, "there are no threads to load the weights"));
-    }
-    n_readers_ = readers.size();
-    return readers;
-  }
-
   // Few, so that memory which a reader fills again is still in its CPU's cache.
   std::vector<Staging> stagings_of(size_t reader) const {
     std::vector<Staging> stagings;
@@ -161,25 +139,15 @@ class Loading {
     return stagings;
   }
 
-  // A reader's thread.
-  void run_reader(std::vector<Staging> stagings) noexcept {
-    std::exception_ptr error;
-    try {
-      read_pieces(std::move(stagings));
-    } catch (...) {
-      error = std::current_exception();
-      has_failed_ = true;
-    }
-    const std::lock_guard lock(mutex_);
-    if (!error_) error_ = error;
-    ++n_left_;
-    left_.notify_all();
-  }
-
-  void read_pieces(std::vector<Staging> stagings) {
+  void read_pieces(std::vector<Staging> stagings, const LoadProgress* progress) try {
     std::vector<uint8_t> room;  // for direct reads, which need aligned memory
     size_t n_sent = 0;
-    for (size_t i; !has_failed_ && (i = next_++) < pieces_.size(); n_done_ += pieces_[i].n_bytes) {
+    auto told = std::chrono::steady_clock::now();
+    for (size_t i; (i = next_++) < pieces_.size(); n_done_ += pieces_[i].n_bytes) {
+      if (progress && std::chrono::steady_clock::now() - told > kProgressEvery) {
+        (*progress)(n_done_, n_bytes_);
+        told = std::chrono::steady_clock::now();
+      }
       const Piece& piece = pieces_[i];
       if (piece.place == Place::device) {
         Staging& staging = stagings[n_sent++ % stagings.size()];
@@ -193,6 +161,9 @@ class Loading {
       if (bytes != piece.to) std::memcpy(piece.to, bytes, piece.n_bytes);
     }
     for (Staging& staging : stagings) staging.memory();
+  } catch (...) {
+    next_ = pieces_.size();  // ends the other readers
+    throw;
   }
 
   const PartReader& part_of(const Piece& piece) const { return *parts_[static_cast<size_t>(piece.part)]; }
@@ -209,12 +180,8 @@ class Loading {
   std::vector<uint8_t*> staging_;
   std::atomic<size_t> next_ = 0;
   std::atomic<uint64_t> n_done_ = 0;
-  std::atomic<bool> has_failed_ = false;
   uint64_t n_bytes_ = 0;
-  size_t n_readers_ = 0, n_left_ = 0;
-  std::mutex mutex_;
-  std::condition_variable left_;
-  std::exception_ptr error_;
+  size_t n_readers_ = 0;
 };
 
 // Whether at least half of the tensor's first pages are in the page cache.

@@ -1,6 +1,6 @@
 // Loads the bytes of a model file into host and device memory.
 //
-// One list has all pieces in file order, over all parts. Each reader thread takes the next piece and reads it
+// One list has all pieces in file order, over all parts. Each reader takes the next piece and reads it
 // to its final place or, for a device, into the reader's own pinned memory, and uploads it from there. So the
 // disk sees one stream of large reads, and each link carries its own device's weights. The page cache keeps
 // what was read only if there is room for both.
@@ -27,11 +27,8 @@ class Loader {
  public:
   explicit Loader(const GgufFile& file) : file_(file) {}  // `file` must outlive it
 
-  // Adds a tensor whose bytes go to `to`, memory of `backend` (Backend::alloc_weights). In any order.
-  void add(const GgufTensor& tensor, Backend& backend, Place place, uint8_t* to) {
-    add(tensor, 0, tensor.n_bytes, backend, place, to);
-  }
-  // Adds n_bytes of the tensor, from `offset` on.
+  // Adds n_bytes of the tensor, from `offset` on, which go to `to`, memory of `backend`
+  // (Backend::alloc_weights). In any order.
   void add(const GgufTensor& tensor, uint64_t offset, uint64_t n_bytes, Backend& backend, Place place,
            uint8_t* to) {
     add(tensor, offset, n_bytes, backend, place, to, nullptr);

@@ -30,12 +30,12 @@ class DiskGate : public FaultFileSystem {
     names_[fd] = name;
     return fd;
   }
-  ssize_t preadv(int fd, const iovec* parts, int n_parts, uint64_t offset) override {
+  ssize_t pread(int fd, void* bytes, size_t n_bytes, uint64_t offset) override {
     std::unique_lock lock(mutex_);
     const bool is_held = !holds_writes && !holds_lists && (held.empty() || names_[fd] == held);
     if (is_held) wait(lock);
     lock.unlock();
-    return is_held && result < 0 ? result : FaultFileSystem::preadv(fd, parts, n_parts, offset);
+    return is_held && result < 0 ? result : FaultFileSystem::pread(fd, bytes, n_bytes, offset);
   }
   ssize_t pwrite(int fd, const void* bytes, size_t n_bytes, uint64_t offset) override {
     std::unique_lock lock(mutex_);

@@ -22,11 +22,9 @@ void FaultFileSystem::close(int fd) {
   fault(FileOp::close);
   real_.close(fd);
 }
-ssize_t FaultFileSystem::preadv(int fd, const iovec* parts, int n_parts, uint64_t offset) {
+ssize_t FaultFileSystem::pread(int fd, void* bytes, size_t n_bytes, uint64_t offset) {
   if (const auto result = fault(FileOp::read)) return *result;
-  if (most_at_once == UINT64_MAX) return real_.preadv(fd, parts, n_parts, offset);
-  const iovec part = {parts[0].iov_base, std::min<size_t>(parts[0].iov_len, most_at_once)};
-  return real_.preadv(fd, &part, 1, offset);
+  return real_.pread(fd, bytes, std::min<size_t>(n_bytes, most_at_once), offset);
 }
 ssize_t FaultFileSystem::pwrite(int fd, const void* bytes, size_t n_bytes, uint64_t offset) {
   if (const auto result = fault(FileOp::write)) return *result;

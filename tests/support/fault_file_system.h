@@ -42,7 +42,7 @@ class FaultFileSystem : public FileSystem {
   int open_directory(const std::string& path) override;
   int open_at(int directory, const std::string& name, int flags, mode_t mode) override;
   void close(int fd) override;
-  ssize_t preadv(int fd, const iovec* parts, int n_parts, uint64_t offset) override;
+  ssize_t pread(int fd, void* bytes, size_t n_bytes, uint64_t offset) override;
   ssize_t pwrite(int fd, const void* bytes, size_t n_bytes, uint64_t offset) override;
   int reserve(int fd, uint64_t n_bytes) override;
   void drop_cached(int fd) override { real_.drop_cached(fd); }

@@ -120,7 +120,7 @@ std::string TalkStore::read(const std::string& name, uint64_t n_most) const {
   std::string why;
   if (result < 0)
     why = result == -ELOOP ? "it is a symbolic link" : describe_errno(result);
-  else if (!info.is_regular)
+  else if (!info.is_regular())
     why = "it is no regular file";
   else if (info.n_bytes > kMaxTalkBytes)
     why = "it has " + std::to_string(info.n_bytes) + " bytes, expected at most " +
@@ -128,7 +128,7 @@ std::string TalkStore::read(const std::string& name, uint64_t n_most) const {
   else
     why = why_foreign(info);
   std::string json(why.empty() ? std::min(info.n_bytes, n_most) : 0, '\0');
-  const int64_t n_read = read_fully(*fs_, file.get(), {{json.data(), json.size()}}, 0);
+  const int64_t n_read = read_fully(*fs_, file.get(), json.data(), json.size(), 0);
   if (n_read < 0) why = describe_errno(n_read);
   if (!why.empty()) fail(ErrorKind::usage, why);
   json.resize(static_cast<size_t>(n_read));
@@ -147,7 +147,7 @@ std::optional<TalkLock> TalkStore::lock(const std::string& name) const {
     const int looked = fs_->stat_at(directory_.get(), file, found);
     if (looked == -ENOENT) continue;
     if (looked != 0 || fs_->stat(lock.get(), held) != 0) return lock;
-    if (held.inode == found.inode && held.device == found.device) return lock;
+    if (held.is_of_same_file(found)) return lock;
   }
 }
 
@@ -221,7 +221,7 @@ int64_t TalkStore::used_ms(const std::string& name) const try {
   return ms >= 0 ? ms : load(name).value().used_ms;
 } catch (const std::exception&) {
   FileInfo info;
-  return fs_->stat_at(directory_.get(), file_name(name), info) == 0 ? info.changed_ns / (kSecond / 1000) : 0;
+  return fs_->stat_at(directory_.get(), file_name(name), info) == 0 ? info.written_ns / (kSecond / 1000) : 0;
 }
 
 // A process writes a file within seconds, so an old temporary file is a leftover.
@@ -231,8 +231,8 @@ void TalkStore::remove_leftovers() const {
   for (const std::string& name : names) {
     FileInfo info;
     if (!name.starts_with('.') || !name.ends_with(kTemporaryEnding)) continue;
-    if (fs_->stat_at(directory_.get(), name, info) != 0 || !info.is_regular) continue;
-    if (info.changed_ns / kSecond < std::time(nullptr) - kLeftoverAge) fs_->unlink(directory_.get(), name);
+    if (fs_->stat_at(directory_.get(), name, info) != 0 || !info.is_regular()) continue;
+    if (info.written_ns / kSecond < std::time(nullptr) - kLeftoverAge) fs_->unlink(directory_.get(), name);
   }
 }
 

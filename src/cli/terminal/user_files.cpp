@@ -45,9 +45,9 @@ bool is_folder(const std::string& path) {
 
 // The last bytes of a regular file, at most `n_most`; nothing when they cannot be read.
 std::optional<std::string> read_end(FileSystem& fs, const OwnedFd& file, uint64_t n_most, FileInfo& info) {
-  if (!file.is_open() || fs.stat(file.get(), info) != 0 || !info.is_regular) return std::nullopt;
+  if (!file.is_open() || fs.stat(file.get(), info) != 0 || !info.is_regular()) return std::nullopt;
   std::string end(std::min(info.n_bytes, n_most), '\0');
-  const int64_t n_read = read_fully(fs, file.get(), {{end.data(), end.size()}}, info.n_bytes - end.size());
+  const int64_t n_read = read_fully(fs, file.get(), end.data(), end.size(), info.n_bytes - end.size());
   return n_read == std::ssize(end) ? std::optional(std::move(end)) : std::nullopt;
 }
 

@@ -32,9 +32,9 @@ struct ReadStats {
 // The system's files, which count what is read.
 class CountingFiles : public FileSystem {
  public:
-  ssize_t preadv(int fd, const iovec* parts, int n_parts, uint64_t offset) override {
+  ssize_t pread(int fd, void* bytes, size_t n_bytes, uint64_t offset) override {
     count(1, 0);
-    const ssize_t n = FileSystem::preadv(fd, parts, n_parts, offset);
+    const ssize_t n = FileSystem::pread(fd, bytes, n_bytes, offset);
     count(-1, n);
     return n;
   }
