@@ -24,8 +24,7 @@ GenerationResult with_calls(const std::string& content) {
 }
 
 Json whole(const GenerationResult& result) {
-  return Json::parse(
-      AnswerJson({.model_name = "m", .load_seconds = {}}, tokenizer()).whole(result))["choices"][0];
+  return AnswerJson({.model_name = "m", .load_seconds = {}}, tokenizer()).whole(result)["choices"][0];
 }
 
 }  // namespace
@@ -71,7 +70,7 @@ BOOST_AUTO_TEST_CASE(guesses_in_the_usage) {
   result.n_thinking_tokens = 3, result.n_guessed = 1024, result.n_accepted = 812;
   const auto details = [&](bool has_drafts, bool in_pieces) {
     AnswerJson json({.model_name = "m", .load_seconds = {}, .has_drafts = has_drafts}, tokenizer());
-    if (!in_pieces) return Json::parse(json.whole(result))["usage"]["completion_tokens_details"].dump();
+    if (!in_pieces) return json.whole(result)["usage"]["completion_tokens_details"].dump();
     return Json::parse(split(json.last(result), '\n')[1])["usage"]["completion_tokens_details"].dump();
   };
   for (const bool in_pieces : {false, true}) {

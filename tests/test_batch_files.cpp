@@ -48,7 +48,7 @@ struct Files {
 };
 
 BatchItem numbered(int i) { return maker().from_text(i, "prompt " + std::to_string(i)); }
-std::string answered(int i) { return answer_line(numbered(i), R"({"choices":[]})"); }
+std::string answered(int i) { return answer_line(numbered(i), {{"choices", Json::array()}}); }
 std::string failed(int i) { return failure_line(numbered(i), Error(ErrorKind::model, "broken")); }
 
 BatchOptions with(bool BatchOptions::*option) {

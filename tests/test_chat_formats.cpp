@@ -293,15 +293,21 @@ BOOST_AUTO_TEST_CASE(two_turns_share_their_prefix) {
 
 BOOST_AUTO_TEST_CASE(a_prompt_that_is_rendered_already_thinks_as_before) {
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tiny_vocabulary());
+  const auto rendered = [&](const std::string& text) {
+    ChatRequest request;
+    request.is_raw = true, request.prompt.user = text;
+    return prompt_of(request, *tokenizer);
+  };
   for (const std::string& name : chat_format_names())
     for (const bool wanted : {false, true}) {
-      const Prompt made = make_prompt(*tokenizer, {"Be brief.", "Why?"}, false, {kind_named(name), wanted});
-      const Prompt raw = make_prompt(*tokenizer, {"", made.rendered}, true, {});
+      ChatRequest request;
+      request.prompt = {"Be brief.", "Why?"};
+      request.chat_format = kind_named(name), request.options.thinking = wanted;
+      const Prompt made = prompt_of(request, *tokenizer), raw = rendered(made.rendered);
       BOOST_TEST(raw.thinking == made.thinking);
       BOOST_TEST(raw.ids == made.ids, boost::test_tools::per_element());
     }
-  for (const char* text : {"<think>\n\n", "<think>x", "\n", "think>\n"})
-    BOOST_TEST(!make_prompt(*tokenizer, {"", text}, true, {}).thinking);
+  for (const char* text : {"<think>\n\n", "<think>x", "\n", "think>\n"}) BOOST_TEST(!rendered(text).thinking);
 }
 
 BOOST_AUTO_TEST_CASE(a_line_may_ask_for_thinking_only_where_there_is_a_choice) {

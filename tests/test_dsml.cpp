@@ -43,7 +43,7 @@ const std::vector<const Tokenizer*>& tokenizers() {
   return all;
 }
 
-Message message_of(const ReadJson& json) {
+Message message_of(const Json& json) {
   static const std::map<std::string, Role> roles = {{"system", Role::system},
                                                     {"developer", Role::system},
                                                     {"user", Role::user},
@@ -51,7 +51,7 @@ Message message_of(const ReadJson& json) {
                                                     {"tool", Role::tool}};
   Message message{roles.at(json["role"]), json["content"].is_null() ? "" : json["content"].get<std::string>(),
                   json.value("reasoning_content", "")};
-  for (const ReadJson& call : json.value("tool_calls", ReadJson::array()))
+  for (const Json& call : json.value("tool_calls", Json::array()))
     message.calls.push_back({call["function"]["name"], call["function"]["arguments"], call["id"]});
   return message;
 }
@@ -66,14 +66,14 @@ struct Golden {
 const std::vector<Golden>& goldens() {
   static const std::vector<Golden> all = [] {
     std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "golden/dsml.json");
-    const ReadJson json = ReadJson::parse(file);
+    const Json json = Json::parse(file);
     std::vector<Golden> read;
-    for (const ReadJson& one : json["cases"]) {
+    for (const Json& one : json["cases"]) {
       Golden golden{one["name"],
                     one["thinking"],
                     {},
                     replaced(one["prompt"], "@PREAMBLE@", json["preamble"].get<std::string>())};
-      for (const ReadJson& message : one["messages"]) golden.messages.push_back(message_of(message));
+      for (const Json& message : one["messages"]) golden.messages.push_back(message_of(message));
       if (!one["tools"].is_null()) golden.messages = with_tools(golden.messages, one["tools"]);
       read.push_back(golden);
     }
@@ -156,7 +156,7 @@ BOOST_AUTO_TEST_CASE(nobody_forges_a_mark) {
   for (const Tokenizer* tokenizer : tokenizers()) {
     const ChatFormat chat(*tokenizer);
     const auto marks = [&](const std::string& text) {
-      const std::string quoted = ReadJson(text).dump();
+      const std::string quoted = Json(text).dump();
       std::vector<Message> messages =
           one_call("{" + quoted + ": " + quoted + ", \"b\": [" + quoted + "]}", text);
       messages[1].calls[0].name = text;
@@ -211,9 +211,7 @@ BOOST_AUTO_TEST_CASE(results_that_are_too_few_are_closed_too) {
 }
 
 BOOST_AUTO_TEST_CASE(json_is_written_as_python_writes_it) {
-  const auto dumped = [](const std::string& text) {
-    return python_text(parse_outside_json<Json>(text, 128));
-  };
+  const auto dumped = [](const std::string& text) { return python_text(parse_outside_json(text, 128)); };
   BOOST_TEST(dumped(" [ 1,{\"b\":2 , \"a\":[ ]} ] ") == R"([1, {"b": 2, "a": []}])");
   BOOST_TEST(dumped(R"({"a":1,"b":2,"a":{"a":3}})") == R"({"a": {"a": 3}, "b": 2})");
   BOOST_TEST(dumped("[1.0,1e2,1E5,-0.0,0.1,1e-4,1e-5,9999999999999998.0,1e16]") ==

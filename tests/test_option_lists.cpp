@@ -143,9 +143,9 @@ BOOST_AUTO_TEST_CASE(every_generation_option_goes_everywhere) {
     Request request;
     request.options = options;
     request.prompt = {1};
-    const ReadJson json = request_json(request);
+    const Json json = request_json(request);
     JsonFields fields(json, "it");
-    BOOST_TEST(text_in(option, read_request(fields, {}, {}).options) == value, option.name);
+    BOOST_TEST(text_in(option, read_request(fields, {}).options) == value, option.name);
     BOOST_TEST((hash_of(options) != hash_of({})), option.name);
     if (option.most > 1) {
       GenerationOptions wrong = options;
@@ -157,7 +157,7 @@ BOOST_AUTO_TEST_CASE(every_generation_option_goes_everywhere) {
     }
     if (option.is_batch_field) {
       LineMaker maker(Hash256{}, {});
-      const ReadJson line = {{"prompt", "hello"}, {option.name, ReadJson::parse(value)}};
+      const Json line = {{"prompt", "hello"}, {option.name, Json::parse(value)}};
       BOOST_TEST(text_in(option, maker.from_json(1, line.dump()).request.options) == value, option.name);
     }
     if (option.setting) {

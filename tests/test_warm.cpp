@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 namespace {
 
 // Of an answer in JSON what does not differ from run to run. How many guesses there were depends on time.
-ReadJson lasting(const std::string& text) {
-  ReadJson json = ReadJson::parse(text, nullptr, false);
+Json lasting(const std::string& text) {
+  Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) return {};
   for (const char* key : {"id", "created", "timings"}) json.erase(key);
   if (json.contains("usage")) json["usage"].erase("completion_tokens_details");
@@ -28,13 +28,13 @@ ReadJson lasting(const std::string& text) {
 }
 
 // Answers by their ids.
-std::map<std::string, ReadJson> answers_of(const std::string& path) {
-  std::map<std::string, ReadJson> answers;
+std::map<std::string, Json> answers_of(const std::string& path) {
+  std::map<std::string, Json> answers;
   std::istringstream lines(read_file(path));
   for (std::string line; std::getline(lines, line);) {
-    const ReadJson json = ReadJson::parse(line);
+    const Json json = Json::parse(line);
     answers[json.at("custom_id")] = {json.at("error"),
-                                     lasting(json.at("response").value("body", ReadJson()).dump())};
+                                     lasting(json.at("response").value("body", Json()).dump())};
   }
   return answers;
 }
@@ -77,10 +77,10 @@ BOOST_AUTO_TEST_CASE(batches_are_answered_the_same) {
   const Warm warm;
   std::string lines;
   for (int i = 0; i < 12; ++i)
-    lines += ReadJson{{"custom_id", std::to_string(i)},
-                      {"prompt", i == 7 ? std::string(3000, 'y') : "question " + std::to_string(i)},
-                      {"max_tokens", 5 + i},
-                      {"thinking", i % 2 == 0}}
+    lines += Json{{"custom_id", std::to_string(i)},
+                  {"prompt", i == 7 ? std::string(3000, 'y') : "question " + std::to_string(i)},
+                  {"max_tokens", 5 + i},
+                  {"thinking", i % 2 == 0}}
                  .dump() +
              "\n";
   write_file(warm.temp.file("asked"), lines);
@@ -142,8 +142,8 @@ BOOST_AUTO_TEST_CASE(signals_end_an_answer_and_nothing_else) {
 BOOST_AUTO_TEST_CASE(garbage_is_refused_in_one_line) {
   const Warm warm;
   warm.start();
-  ReadJson ask = asked(small_request()), bad_token = ask, bad_option = ask, no_list = ask, far_token = ask,
-           unknown = ask;
+  Json ask = asked(small_request()), bad_token = ask, bad_option = ask, no_list = ask, far_token = ask,
+       unknown = ask;
   bad_token["body"]["prompt"] = {1, -7};
   far_token["body"]["prompt"] = {1, 1 << 30};
   bad_option["body"]["top_logprobs"] = 1000;
@@ -293,7 +293,7 @@ BOOST_AUTO_TEST_CASE(answers_are_read_as_they_were_written) {
        split(json.progress(8, 9, 3) + json.piece("reasoning_content", made.reasoning) +
                  json.piece("content", "text ") + json.piece("content", "\xe8\xaa") + last,
              '\n'))
-    if (!line.empty()) BOOST_TEST(!std::exchange(is_over, reader.read(ReadJson::parse(line), listener)));
+    if (!line.empty()) BOOST_TEST(!std::exchange(is_over, reader.read(Json::parse(line), listener)));
   BOOST_TEST(is_over);
   BOOST_TEST(listener.told == "8/9/3 why\xff|text \xe8\xaa");
   const GenerationResult read = reader.take();

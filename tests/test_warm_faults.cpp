@@ -40,11 +40,11 @@ Request long_request(int i) {
 void write_lines(const std::string& path, int n, int max_tokens) {
   std::string lines;
   for (int i = 0; i < n; ++i)
-    lines += ReadJson{{"custom_id", std::to_string(i)},
-                      {"prompt", "question " + std::to_string(i)},
-                      {"max_tokens", max_tokens},
-                      {"temperature", 0},
-                      {"thinking", false}}
+    lines += Json{{"custom_id", std::to_string(i)},
+                  {"prompt", "question " + std::to_string(i)},
+                  {"max_tokens", max_tokens},
+                  {"temperature", 0},
+                  {"thinking", false}}
                  .dump() +
              "\n";
   write_file(path, lines);
@@ -55,7 +55,7 @@ std::multiset<std::string> texts_of(const std::string& path) {
   std::multiset<std::string> texts;
   std::istringstream lines(read_file(path));
   for (std::string line; std::getline(lines, line);) {
-    const ReadJson json = ReadJson::parse(line);
+    const Json json = Json::parse(line);
     texts.insert(json.at("custom_id").get<std::string>() + json.at("error").dump() +
                  json["response"]["body"]["choices"].dump());
   }
@@ -66,7 +66,7 @@ std::multiset<std::string> texts_of(const std::string& path) {
 std::string saved_answer(const Warm& warm) {
   for (const auto& entry : fs::directory_iterator(warm.temp.file("state") + "/dsv32/talks"))
     if (entry.path().extension() == ".json")
-      return ReadJson::parse(read_file(entry.path())).at("messages").back().at("content");
+      return Json::parse(read_file(entry.path())).at("messages").back().at("content");
   return {};
 }
 

@@ -67,7 +67,7 @@ bool asks_nothing(const Json* schema) { return *schema == true || (schema->is_ob
 Json parse_bounded_json(std::string_view text, const std::string& name) {
   if (text.size() > kMostSchemaBytes) fail(ErrorKind::usage, name + " has more than 1 MB");
   try {
-    Json json = parse_outside_json<Json>(text, kMostSchemaDepth);
+    Json json = parse_outside_json(text, kMostSchemaDepth);
     write_out_integers(json);
     return json;
   } catch (const Error& error) {

@@ -81,7 +81,7 @@ class Parts {
 
 Json parse(const std::string& text, const char* name) try {
   constexpr size_t kMostDepth = 128;
-  return parse_outside_json<Json>(text, kMostDepth);
+  return parse_outside_json(text, kMostDepth);
 } catch (const Error& error) {
   fail(ErrorKind::usage, std::string(name) + " cannot be read: " + error.what());
 }

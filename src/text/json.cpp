@@ -27,7 +27,6 @@ std::string cause_of(std::string_view text, size_t at, std::string_view why) {
 }
 
 // Receives nlohmann's events. Each returns whether to go on.
-template <typename Kind>
 class Builder {
  public:
   Builder(std::string_view text, size_t max_depth) : text_(text), max_depth_(max_depth) {}
@@ -39,12 +38,12 @@ class Builder {
   // Whole numbers past 64 bits come here too.
   bool number_float(double value, const std::string& text) {
     const bool is_whole = text.find_first_of(".eE") == std::string::npos;
-    return add(is_whole ? Kind(large_number(text)) : Kind(value));
+    return add(is_whole ? large_number(text) : Json(value));
   }
   bool string(std::string& value) { return add(std::move(value)); }
   bool binary(std::vector<uint8_t>&) { return false; }
-  bool start_object(size_t) { return open(Kind::object()); }
-  bool start_array(size_t) { return open(Kind::array()); }
+  bool start_object(size_t) { return open(Json::object()); }
+  bool start_array(size_t) { return open(Json::array()); }
   bool key(std::string& key) { return open_.back().key = std::move(key), true; }
   bool end_object() { return close(); }
   bool end_array() { return close(); }
@@ -56,16 +55,16 @@ class Builder {
          format("invalid JSON at byte %zu%s%s", at, cause.empty() ? "" : ": ", cause.c_str()));
   }
 
-  Kind root;
+  Json root;
 
  private:
   struct Open {
-    Kind value;
+    Json value;
     std::string key = {};                                 // of the next member
-    std::unordered_map<std::string, size_t> places = {};  // of the keys in `value`, when they are in order
+    std::unordered_map<std::string, size_t> places = {};  // of the keys in `value`
   };
 
-  bool open(Kind value) {
+  bool open(Json value) {
     if (open_.size() == max_depth_)
       fail(ErrorKind::usage, format("the JSON is nested too deeply, in more than %zu levels", max_depth_));
     open_.push_back({std::move(value)});
@@ -73,26 +72,24 @@ class Builder {
   }
 
   bool close() {
-    Kind value = std::move(open_.back().value);
+    Json value = std::move(open_.back().value);
     open_.pop_back();
     return add(std::move(value));
   }
 
-  bool add(Kind value) {
+  bool add(Json value) {
     if (open_.empty()) return root = std::move(value), true;
-    Kind& parent = open_.back().value;
+    Json& parent = open_.back().value;
     if (parent.is_array())
       parent.push_back(std::move(value));
     else
-      add_member(open_.back(), parent.template get_ref<typename Kind::object_t&>(), std::move(value));
+      add_member(open_.back(), std::move(value));
     return true;
   }
 
   // An ordered object would look for the key among all others.
-  static void add_member(Open& parent, ReadJson::object_t& object, ReadJson value) {
-    object.insert_or_assign(std::move(parent.key), std::move(value));
-  }
-  static void add_member(Open& parent, Json::object_t& object, Json value) {
+  static void add_member(Open& parent, Json value) {
+    Json::object_t& object = parent.value.get_ref<Json::object_t&>();
     const auto [place, is_new] = parent.places.emplace(parent.key, object.size());
     if (is_new)
       object.emplace_back(std::move(parent.key), std::move(value));
@@ -138,14 +135,11 @@ void write(const Json& value, const std::string& space, std::string& text) {
 
 }  // namespace
 
-template <typename Kind>
-Kind parse_outside_json(std::string_view text, size_t max_depth) {
-  Builder<Kind> builder(text, max_depth);
+Json parse_outside_json(std::string_view text, size_t max_depth) {
+  Builder builder(text, max_depth);
   nlohmann::json::sax_parse(text, &builder);
   return std::move(builder.root);
 }
-template Json parse_outside_json(std::string_view text, size_t max_depth);
-template ReadJson parse_outside_json(std::string_view text, size_t max_depth);
 
 Json large_number(const std::string& digits) { return Json::binary({digits.begin(), digits.end()}); }
 bool is_large_number(const Json& value) { return value.is_binary(); }

@@ -13,12 +13,10 @@
 namespace dsv32 {
 
 using Json = nlohmann::ordered_json;  // keys stay in the order of writing
-using ReadJson = nlohmann::json;      // sorted: finds a key fast among many
 
-// `Kind`: ReadJson or Json. A repeated key keeps its first place and its last value. Throws Error{usage} with
-// the cause when `text` is no JSON or nests deeper than `max_depth`: a million levels would take all memory.
-template <typename Kind = ReadJson>
-Kind parse_outside_json(std::string_view text, size_t max_depth);
+// A repeated key keeps its first place and its last value. Throws Error{usage} with the cause when `text` is
+// no JSON or nests deeper than `max_depth`: a million levels would take all memory.
+Json parse_outside_json(std::string_view text, size_t max_depth);
 
 // A whole number past 64 bits.
 Json large_number(const std::string& digits);

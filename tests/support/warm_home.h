@@ -93,14 +93,14 @@ struct Warm {
         if (entry.path().extension() == ".sock") return entry.path().string();
     return {};
   }
-  ReadJson status() const {
+  Json status() const {
     const std::string path = socket();
     if (path.empty()) return {};
     std::optional<WarmGreeting> greeting = greet_warm(path, "status");
-    return greeting ? greeting->answer : ReadJson();
+    return greeting ? greeting->answer : Json();
   }
   int64_t warm_pid() const try {
-    const ReadJson now = status();
+    const Json now = status();
     return now.is_null() ? 0 : now.at("pid").get<int64_t>();
   } catch (const Error&) {
     return 0;
@@ -143,7 +143,7 @@ inline Request small_request() {
 }
 
 // A line that asks for it.
-inline ReadJson asked(const Request& request) { return {{"body", ReadJson(request_json(request))}}; }
+inline Json asked(const Request& request) { return {{"body", Json(request_json(request))}}; }
 
 // 0 if the process has ended.
 inline int64_t resident_kib(int64_t pid) {

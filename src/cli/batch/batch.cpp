@@ -12,9 +12,7 @@
 #include "base/text.h"
 #include "cli/chat/answer.h"
 #include "cli/options/flags.h"
-#include "cli/options/options.h"
 #include "cli/terminal/signals.h"
-#include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
 
 namespace dsv32 {
@@ -24,19 +22,11 @@ constexpr int kSomeFailed = 5;       // the exit code
 constexpr int64_t kMostHeld = 1024;  // answers that wait for an earlier one
 constexpr int kInputWaitMs = 200;    // between checks for a signal
 
-// Options for an engine that has room for many requests.
-Options for_many(Options options) {
-  options.engine.max_seqs = options.batch.n_parallel.value_or(kAsManyAsSuit);
-  options.engine.pool = kAllContexts;
-  options.engine.is_for_all = true;
-  return options;
-}
-
 class Batch : Listener {
  public:
   // `seed`: the seeds of lines are derived from it.
   Batch(const Options& options, BatchSource source, const std::string& output_path, uint64_t seed)
-      : options_(for_many(options)),
+      : options_(options),
         defaults_(request_of({read_system(options), {}}, options)),
         input_(std::move(source), options.batch.shard),
         output_(output_path, options.batch, input_.stamp()),
@@ -206,7 +196,7 @@ class Batch : Listener {
     return all;
   }
 
-  const Options options_;
+  const Options& options_;
   const Terminal terminal_ = examine_terminal(options_.color);
   StatusLine status_{terminal_.can_redraw, options_.quiet};
   ChatRequest defaults_;  // moved to maker_
@@ -225,11 +215,6 @@ class Batch : Listener {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-std::string question_of(const Options& options) {
-  const std::string text = options.prompt.value_or(""), words = joined(options.words);
-  return text.empty() || words.empty() ? text + words : text + " " + words;
-}
-
 }  // namespace
 
 int batch_command(const Options& options) {
@@ -243,22 +228,15 @@ int batch_command(const Options& options) {
 }
 
 int run_many(const Options& options) {
-  Options many = options;
-  many.batch.is_ordered = true;
   BatchSource source;
   source.is_text = true;
-  source.question = question_of(options);
+  source.question = options.prompt.value_or(joined(options.words));
   if (options.batch.is_lines)
     source.path = options.files.empty() ? "-" : options.files.front();
   else
     source.files = options.files;
-  source.read = [&](const std::string& file) {
-    Options one = options;
-    one.files = {file};
-    one.system_text.clear(), one.system_file.clear();
-    return read_prompt(one, true).user;
-  };
-  return Batch(many, std::move(source), "-", choose_seed(options)).run();
+  source.read = [&](const std::string& file) { return read_input(file, options); };
+  return Batch(options, std::move(source), "-", choose_seed(options)).run();
 }
 
 BatchRunner::BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer, Write write,

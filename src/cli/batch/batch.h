@@ -42,8 +42,8 @@ int run_many(const Options& options);
 struct BatchSource {
   std::string path;                // of the lines; "-" is standard input
   bool is_text = false;            // a prompt a line, no JSON
-  std::string question;            // added after each line of text
-  std::vector<std::string> files;  // prompts, each read by `read` when it is its turn
+  std::string question;            // added after each text, in a line of its own
+  std::vector<std::string> files;  // texts, each read by `read` when it is its turn
   std::function<std::string(const std::string& file)> read;
 };
 
@@ -64,6 +64,7 @@ class BatchInput {
  private:
   LineReader::Result next_line(LineReader::Line& line, int wait_ms);
   BatchItem item_of(const LineReader::Line& line, const LineMaker& maker) const;
+  std::string with_question(std::string text) const;
 
   BatchSource source_;
   Shard shard_;
@@ -116,8 +117,8 @@ class BatchOutput {
   std::map<int64_t, std::string> held_;
 };
 
-// {"id", "custom_id", "response", "error"}: the line of an answer or of a failure. `body`: JSON.
-std::string answer_line(const BatchItem& item, std::string_view body);
+// {"id", "custom_id", "response", "error"}: the line of an answer or of a failure.
+std::string answer_line(const BatchItem& item, Json body);
 std::string failure_line(const BatchItem& item, const Error& error);
 
 // The items that are being answered. The engine decides which of them run and which wait for room.

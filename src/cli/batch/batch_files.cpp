@@ -11,12 +11,10 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/options/json.h"
-#include "cli/terminal/streams.h"
 
 namespace dsv32 {
 namespace {
@@ -94,10 +92,10 @@ Json envelope(const BatchItem& item, int status) {
 
 }  // namespace
 
-std::string answer_line(const BatchItem& item, std::string_view body) {
-  std::string text = shown_json(envelope(item, 200));
-  text.resize(text.size() - std::string_view("null}").size() - kNoError.size());
-  return text.append(body).append("}").append(kNoError).append("\n");
+std::string answer_line(const BatchItem& item, Json body) {
+  Json json = envelope(item, 200);
+  json["response"]["body"] = std::move(body);
+  return shown_json(json) + "\n";
 }
 
 std::string failure_line(const BatchItem& item, const Error& error) {
@@ -162,14 +160,19 @@ BatchItem BatchInput::item_of(const LineReader::Line& line, const LineMaker& mak
         line.number, {}, std::to_string(line.end),
         at_line(line.number, Error(ErrorKind::usage, format("it is longer than %zu bytes", kMaxLineBytes))));
   if (!lines_) try {
-      return maker.from_text(line.number, source_.read(line.text), line.text);
+      return maker.from_text(line.number, with_question(source_.read(line.text)), line.text);
     } catch (...) {
       return maker.refused(line.number, line.text, line.text, current_error());
     }
   if (!source_.is_text) return maker.from_json(line.number, line.text);
   plain_text(line.text, "it");
-  return maker.from_text(line.number,
-                         source_.question.empty() ? line.text : line.text + "\n" + source_.question);
+  return maker.from_text(line.number, with_question(line.text));
+}
+
+std::string BatchInput::with_question(std::string text) const {
+  if (text.empty() && source_.question.empty()) fail(ErrorKind::usage, "there is no prompt");
+  const bool is_open = !text.empty() && !text.ends_with('\n') && !source_.question.empty();
+  return text + (is_open ? "\n" : "") + source_.question;
 }
 
 BatchOutput::BatchOutput(const std::string& path, const BatchOptions& options,

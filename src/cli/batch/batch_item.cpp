@@ -6,10 +6,7 @@
 #include <random>
 #include <utility>
 
-#include "base/sha256.h"
-#include "base/text.h"
 #include "cli/options/flags.h"
-#include "cli/options/request_json.h"
 
 namespace dsv32 {
 namespace {
@@ -123,12 +120,12 @@ BatchItem LineMaker::from_json(int64_t number, std::string_view json) const {
   std::optional<std::string> id;
   bool is_named = false;  // the line's own id, or the lack of one, has been read
   try {
-    const ReadJson root = parse_outside_json(json, kRequestDepth);
+    const Json root = parse_outside_json(json, kRequestDepth);
     JsonFields line(root, "the line");
     id = line.text("custom_id");
     if (id == "") fail(ErrorKind::usage, "custom_id is empty");
     is_named = true;
-    return accepted(number, id, read_request(line, json, defaults_));
+    return accepted(number, id, read_request(line, defaults_));
   } catch (...) {
     Error why = current_error();
     if (const size_t begin = json.find_first_not_of(" \t"); begin != json.npos && json[begin] != '{')

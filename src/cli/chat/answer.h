@@ -4,14 +4,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/answer_json.h"
-#include "engine/loop.h"
 #include "model/forward.h"
 #include "text/chat_format.h"
 

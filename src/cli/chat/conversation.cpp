@@ -1,14 +1,11 @@
 // See chat.h. A message is the text typed between two prompts; a command begins with a slash.
 #include "cli/chat/chat.h"
 
-#include <optional>
-
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/chat/answer.h"
 #include "cli/options/flags.h"
 #include "cli/options/inputs.h"
-#include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"
 
 namespace dsv32 {

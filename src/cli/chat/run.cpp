@@ -152,7 +152,7 @@ int run_command(const Options& options) {
   if (!options.json)
     printer.finish(result.completion.thinking_closed, is_interrupted);
   else if (!is_interrupted || result.n_completion_tokens > 0)
-    write_out(options.is_streamed ? json.last(result) : json.whole(result) + "\n");
+    write_out(options.is_streamed ? json.last(result) : shown_json(json.whole(result)) + "\n");
   if (!result.completion.call_fault.empty() && !options.quiet)
     say("note: what looks like a call is none: " + result.completion.call_fault);
   report(result, options, terminal, generation.sampling);

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "cli/options/messages.h"
 #include "cli/options/request_json.h"
 #include "cli/terminal/streams.h"
@@ -33,12 +32,6 @@ void check(bool is_well, const std::string& what) {
   if (!is_well) fail(ErrorKind::usage, what);
 }
 
-template <typename Value>
-Value required(const JsonFields& fields, const char* key, std::optional<Value> value) {
-  check(value.has_value(), fields.name_of(key) + " is missing");
-  return std::move(*value);
-}
-
 // A talk may begin with the system's message; then user and assistant take turns, with results of calls
 // after the assistant's. A question may come before all results are there.
 void check_turn(Speaker role, const Talk& before) {
@@ -53,17 +46,17 @@ void check_turn(Speaker role, const Talk& before) {
                role_name(expected)));
 }
 
-Talk read_talk(const ReadJson& root) {
+Talk read_talk(const Json& root) {
   JsonFields fields(root, "it");
   Talk talk;
-  talk.used_ms = required(fields, "used_ms", fields.integer("used_ms", 0, INT64_MAX));
-  talk.model = required(fields, "model", fields.text("model"));
-  talk.thinking = required(fields, "thinking", fields.truth("thinking"));
+  for (const char* key : {"used_ms", "model", "thinking"}) fields.needed(key);
+  talk.used_ms = *fields.integer("used_ms", 0, INT64_MAX);
+  talk.model = *fields.text("model");
+  talk.thinking = *fields.truth("thinking");
   if (root.contains("decoded")) talk.decoded = parse_runs(root["decoded"]);
-  const ReadJson* messages = fields.find("messages");
-  check(messages != nullptr, "messages is missing");
-  check(messages->is_array(), "messages is no list");
-  for (const ReadJson& object : *messages) {
+  const Json& messages = fields.needed("messages");
+  check(messages.is_array(), "messages is no list");
+  for (const Json& object : messages) {
     Message message = parse_message(object, format("messages[%zu]", talk.messages.size())).message;
     check_turn(message.role, talk);
     talk.messages.push_back(std::move(message));
@@ -135,9 +128,9 @@ std::string talk_json(const Talk& talk) {
 }
 
 Talk parse_talk(std::string_view json) {
-  const ReadJson root = undamaged([&] { return parse_outside_json(json, kTalkDepth); });
+  const Json root = undamaged([&] { return parse_outside_json(json, kTalkDepth); });
   if (!root.is_object() || !root.contains(kVersionKey)) fail(ErrorKind::usage, "it is no talk of dsv32");
-  const ReadJson& version = root[kVersionKey];
+  const Json& version = root[kVersionKey];
   const uint64_t found = version.is_number_unsigned() ? version.get<uint64_t>() : 0;
   if (found > kVersion)
     fail(ErrorKind::usage, "it is of the newer version " + std::to_string(found) +

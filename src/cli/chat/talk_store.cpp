@@ -16,7 +16,6 @@
 #include "cli/chat/chat.h"
 #include "cli/chat/talk.h"
 #include "cli/options/json.h"
-#include "cli/options/messages.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"
 

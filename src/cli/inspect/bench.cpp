@@ -6,11 +6,9 @@
 // for as many as are asked for, and their contexts are fabricated.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
-#include "base/text.h"
 #include "cli/chat/answer.h"
 #include "cli/inspect/inspect.h"
 #include "cli/options/json.h"

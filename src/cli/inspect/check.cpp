@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "cli/inspect/inspect.h"
 #include "cli/options/inputs.h"
-#include "cli/options/json.h"
+#include "cli/options/request_json.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
 #include "engine/compare.h"
@@ -166,10 +166,12 @@ std::string absence_of_cuda(const EngineOptions& options) {
 std::vector<int32_t> prompt_tokens(const Options& options, const GgufFile& file, size_t n_least,
                                    size_t n_most) {
   const bool is_given = options.prompt || !options.words.empty() || !options.files.empty();
-  const PromptText text = is_given ? read_prompt(options, true) : PromptText{{}, kText};
+  ChatRequest request;
+  request.is_raw = true;
+  request.prompt = is_given ? read_prompt(options, true) : PromptText{{}, kText};
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
   report_tokenizer(*tokenizer, options);
-  std::vector<int32_t> ids = make_prompt(*tokenizer, text, true, {}).ids;
+  std::vector<int32_t> ids = prompt_of(request, *tokenizer).ids;
   if (!is_given) {
     const std::vector<int32_t> again = tokenizer->encode(kText, false);
     while (ids.size() < n_least) ids.insert(ids.end(), again.begin(), again.end());

@@ -7,11 +7,9 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/options/inputs.h"
-#include "cli/options/json.h"
 #include "cli/options/request_json.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
-#include "weights/weights.h"
 
 namespace dsv32 {
 namespace {

@@ -10,11 +10,9 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/inspect/inspect.h"
-#include "cli/options/json.h"
 #include "cli/terminal/streams.h"
 #include "engine/plan.h"
 #include "weights/quant_mix.h"
-#include "weights/synthetic.h"
 
 namespace dsv32 {
 namespace {

@@ -8,7 +8,6 @@
 #define CXXOPTS_NO_REGEX  // std::regex recurses for each character of a word
 #include <cxxopts.hpp>
 
-#include "base/error.h"
 #include "base/text.h"
 #include "cli/options/flags.h"
 

@@ -10,7 +10,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include "base/error.h"
 #include "base/text.h"
 #include "cli/options/flags.h"
 #include "engine/gpu_kinds.h"

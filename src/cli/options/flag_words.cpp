@@ -4,7 +4,6 @@
 #include <cstdlib>
 
 #include "backend/memory_budget.h"
-#include "base/error.h"
 #include "base/text.h"
 #include "cli/options/flags.h"
 #include "engine/plan.h"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <functional>
 #include <limits>
 
 #include "base/text.h"

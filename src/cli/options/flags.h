@@ -15,7 +15,6 @@
 
 #include "base/error.h"
 #include "cli/options/options.h"
-#include "cli/terminal/streams.h"
 
 namespace cxxopts {
 class Options;
@@ -147,17 +146,6 @@ std::string nearest(const std::string& word, const std::vector<std::string>& nam
 // " (did you mean --temp?)", or empty.
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& names,
                          const char* prefix = "");
-
-// The flags that the settings file, $XDG_CONFIG_HOME/dsv32/config or else ~/.config/dsv32/config, sets for a
-// command, in the file's order, without given ones and those that contradict them. DSV32_MODEL hides the
-// file's model. A flag that only other commands take is passed over. Throws Error{usage}, one line that names
-// the file's, for an unknown flag, one that cannot be set there, or a value that it does not take.
-//
-//   # a comment
-//   --temp=0.6
-//   --system="Be brief."  a pair of quotes is none of the value
-//   --no-think
-std::vector<GivenFlag> settings_for(Command command, const GivenWords& given);
 
 // Values from text, whole and within bounds, or Error{usage}: "FLAG takes EXPECTED, not 'TEXT'".
 [[noreturn]] void fail_value(const FlagValue& value, const std::string& expected);

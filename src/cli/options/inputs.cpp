@@ -144,13 +144,6 @@ void append_part(std::string& text, const std::string& part) {
     fail(ErrorKind::usage, format("the prompt's parts are longer than %zu bytes together", kMaxTextBytes));
 }
 
-// Whether a prompt that was rendered already ends with <think>, perhaps with a line end after it.
-bool ends_in_thinking(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
-  const std::optional<int32_t> think = tokenizer.find("<think>");
-  if (!ids.empty() && tokenizer.bytes_of(ids.back()) == "\n") ids = ids.first(ids.size() - 1);
-  return think && !ids.empty() && ids.back() == *think;
-}
-
 // By -m or the environment; empty: by neither.
 std::string named_model(const Options& options) {
   const char* variable = environment("DSV32_MODEL");
@@ -243,37 +236,6 @@ PromptText read_prompt(const Options& options, bool is_in_terminal) {
                 "see dsv32 %s --help",
                 row_of(options.command).name().c_str()));
   return text;
-}
-
-Prompt make_prompt(const Tokenizer& tokenizer, std::span<const Message> messages, const ChatChoice& choice) {
-  const ChatFormat chat(tokenizer, choice.format);
-  const bool thinking = thinks(chat.kind(), choice.thinking, choice.is_asking);
-  return {chat.encode(messages, thinking, choice.n_most), chat.render(messages, thinking), thinking};
-}
-
-Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_raw,
-                   const ChatChoice& choice) {
-  const std::string bos(tokenizer.piece(tokenizer.bos_id()));
-  const bool begins_with_bos = text.user.starts_with(bos);
-  Prompt prompt;
-  prompt.is_raw = is_raw || begins_with_bos;
-  if (!prompt.is_raw) {
-    std::vector<Message> messages;
-    if (!text.system.empty()) messages.push_back({Message::Role::system, text.system, {}});
-    messages.push_back({Message::Role::user, text.user, {}});
-    if (!text.tools.empty()) messages = with_tools(std::move(messages), text.tools);
-    return make_prompt(tokenizer, messages, choice);
-  }
-  if (!text.system.empty() || !text.tools.empty())
-    fail(ErrorKind::usage, format("the prompt begins with %s and is taken as rendered already, %s cannot be "
-                                  "added to it",
-                                  visible(bos).c_str(), text.system.empty() ? "tools" : "a system prompt"));
-  prompt.ids = tokenizer.encode(text.user, true, choice.n_most);
-  if (prompt.ids.empty() || prompt.ids[0] != tokenizer.bos_id())
-    prompt.ids.insert(prompt.ids.begin(), tokenizer.bos_id());
-  prompt.rendered = (begins_with_bos ? "" : bos) + text.user;
-  prompt.thinking = ends_in_thinking(tokenizer, prompt.ids);
-  return prompt;
 }
 
 }  // namespace dsv32

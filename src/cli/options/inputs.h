@@ -1,19 +1,15 @@
-// The inputs of a command: the model's file, and the prompt, which is joined from standard input, files and
-// the command line and put in the chat format.
+// The inputs of a command: the model's file, and the prompt's text, which is joined from standard input,
+// files and the command line.
 //
 // Standard input comes first, then the files, then the command line's prompt: a second question about the
 // same document shares its prefix. A part without a line end gets one before the next part.
 #pragma once
 
-#include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "cli/options/options.h"
-#include "text/chat_format.h"
-#include "text/tokenizer.h"
+#include "gguf/gguf.h"
 
 namespace dsv32 {
 
@@ -57,28 +53,5 @@ PromptText read_prompt(const Options& options, bool is_in_terminal);
 
 // The system prompt alone, as `chat` needs it. Empty when there is none.
 std::string read_system(const Options& options);
-
-// How messages become a prompt.
-struct ChatChoice {
-  std::optional<ChatKind> format = {};  // nothing: the file's
-  bool thinking = true;                 // where the format leaves the choice
-  bool is_asking = false;               // a format that does not is refused
-  size_t n_most = SIZE_MAX;             // tokens, as for Tokenizer::encode()
-};
-
-struct Prompt {
-  std::vector<int32_t> ids;
-  std::string rendered;   // the ids as text, special tokens by name
-  bool thinking = false;  // it ends in thinking
-  bool is_raw = false;    // it was rendered already
-};
-
-// A text with `is_raw`, or one that begins with the BOS token's name, is rendered already. Throws
-// Error{usage} for a system prompt or tools beside it, and what the other function throws.
-Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_raw, const ChatChoice& choice);
-
-// Throws Error{model} when the vocabulary lacks a token of the chat format, Error{usage} when the format
-// leaves no choice of thinking, or has no tools.
-Prompt make_prompt(const Tokenizer& tokenizer, std::span<const Message> messages, const ChatChoice& choice);
 
 }  // namespace dsv32

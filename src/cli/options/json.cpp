@@ -35,7 +35,7 @@ std::optional<std::string> salvaged_text(std::string_view text, std::string_view
     if (!is_key || name.size() != key.size() + 2 || name.substr(1, key.size()) != key) continue;
     at = next(at + 1);
     if (found || at >= text.size() || text[at] != '"') return {};
-    const ReadJson value = ReadJson::parse(text.substr(at, end_of_string(text, at) - at), nullptr, false);
+    const Json value = Json::parse(text.substr(at, end_of_string(text, at) - at), nullptr, false);
     if (!value.is_string()) return {};
     found = value.get<std::string>();
     at = end_of_string(text, at);
@@ -43,38 +43,44 @@ std::optional<std::string> salvaged_text(std::string_view text, std::string_view
   return found;
 }
 
-JsonFields::JsonFields(const ReadJson& json, const std::string& name, std::string prefix)
+JsonFields::JsonFields(const Json& json, const std::string& name, std::string prefix)
     : json_(json), prefix_(std::move(prefix)) {
   if (!json.is_object()) fail(ErrorKind::usage, name + " is no JSON object");
 }
 
-void JsonFields::fail_type(const std::string& key, const std::string& expected, const ReadJson& value) const {
+void JsonFields::fail_type(const std::string& key, const std::string& expected, const Json& value) const {
   fail(ErrorKind::usage,
        format("%s is %s, expected %s", name_of(key).c_str(), shown(value).c_str(), expected.c_str()));
 }
 
-const ReadJson* JsonFields::find(const std::string& key) {
+const Json* JsonFields::find(const std::string& key) {
   known_.insert(key);
   const auto found = json_.find(key);
   return found == json_.end() || found->is_null() ? nullptr : &*found;
 }
 
+const Json& JsonFields::needed(const std::string& key) {
+  const Json* value = find(key);
+  if (!value) fail(ErrorKind::usage, name_of(key) + " is missing");
+  return *value;
+}
+
 std::optional<std::string> JsonFields::text(const std::string& key) {
-  const ReadJson* value = find(key);
+  const Json* value = find(key);
   if (!value) return {};
   if (!value->is_string()) fail_type(key, "a text", *value);
   return value->get<std::string>();
 }
 
 std::optional<bool> JsonFields::truth(const std::string& key) {
-  const ReadJson* value = find(key);
+  const Json* value = find(key);
   if (!value) return {};
   if (!value->is_boolean()) fail_type(key, "true or false", *value);
   return value->get<bool>();
 }
 
 std::optional<double> JsonFields::number(const std::string& key, double least, double most) {
-  const ReadJson* value = find(key);
+  const Json* value = find(key);
   if (!value) return {};
   const double found = value->is_number() ? value->get<double>() : least - 1;
   if (!(found >= least && found <= most)) fail_type(key, format("%.10g to %.10g", least, most), *value);
@@ -82,7 +88,7 @@ std::optional<double> JsonFields::number(const std::string& key, double least, d
 }
 
 std::optional<int64_t> JsonFields::integer(const std::string& key, int64_t least, int64_t most) {
-  const ReadJson* value = find(key);
+  const Json* value = find(key);
   if (!value) return {};
   std::optional<int64_t> found;
   if (value->is_number_float()) {
@@ -98,7 +104,7 @@ std::optional<int64_t> JsonFields::integer(const std::string& key, int64_t least
 }
 
 std::optional<uint64_t> JsonFields::seed(const std::string& key) {
-  const ReadJson* value = find(key);
+  const Json* value = find(key);
   if (!value) return {};
   if (value->is_number_unsigned()) return value->get<uint64_t>();
   const double number = value->is_number_float() ? value->get<double>() : -1;
@@ -123,7 +129,7 @@ void JsonFields::read(const GenerationOption& option, GenerationOptions& options
   std::visit(read, option.field(options));
 }
 
-std::string JsonFields::shown(const ReadJson& value) { return visible(json_text(value), false, 40); }
+std::string JsonFields::shown(const Json& value) { return visible(json_text(value), false, 40); }
 
 void JsonFields::refuse_unknown() const {
   for (const auto& field : json_.items())

@@ -5,12 +5,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "engine/request.h"
 #include "text/json.h"
@@ -28,18 +26,15 @@ std::string shown_json(const Json& json);
 // text, or is there twice.
 std::optional<std::string> salvaged_text(std::string_view broken_json, std::string_view key);
 
-// The value at a JSON pointer in an object from outside, its keys in the order of the text, which ReadJson
-// loses.
-using InOrder = std::function<Json(const std::string& pointer)>;
-
 class JsonFields {
  public:
   // `json` must outlive this reader. Throws when `json` is no object; the message calls it `name`. `prefix`
   // stands before its fields' names in messages.
-  JsonFields(const ReadJson& json, const std::string& name, std::string prefix = "");
+  JsonFields(const Json& json, const std::string& name, std::string prefix = "");
 
   // Null when it is absent.
-  const ReadJson* find(const std::string& key);
+  const Json* find(const std::string& key);
+  const Json& needed(const std::string& key);  // throws when it is absent
   std::optional<std::string> text(const std::string& key);
   std::optional<bool> truth(const std::string& key);
   std::optional<double> number(const std::string& key, double least, double most);
@@ -51,7 +46,7 @@ class JsonFields {
   // The field's name in messages.
   std::string name_of(const std::string& key) const { return prefix_ + key; }
   // A value in messages.
-  static std::string shown(const ReadJson& value);
+  static std::string shown(const Json& value);
 
   // The fields that were ever asked for, present or absent.
   const std::set<std::string>& known() const { return known_; }
@@ -59,10 +54,9 @@ class JsonFields {
   void refuse_unknown() const;
 
  private:
-  [[noreturn]] void fail_type(const std::string& key, const std::string& expected,
-                              const ReadJson& value) const;
+  [[noreturn]] void fail_type(const std::string& key, const std::string& expected, const Json& value) const;
 
-  const ReadJson& json_;
+  const Json& json_;
   const std::string prefix_;
   std::set<std::string> known_;
 };

@@ -17,11 +17,11 @@ constexpr const char* kRoles[] = {"system", "user", "assistant", "tool"};
 
 // A message's content: a text, or a list of parts that are texts.
 std::string content_of(JsonFields& message) {
-  const ReadJson* content = message.find("content");
+  const Json* content = message.find("content");
   if (!content) return {};
   if (!content->is_array()) return *message.text("content");
   std::string text;
-  for (const ReadJson& part : *content) {
+  for (const Json& part : *content) {
     JsonFields fields(part, "a part of content", message.name_of("content."));
     if (fields.text("type").value_or("text") != "text")
       fail(ErrorKind::usage, "content has a part that is no text, which is not supported");
@@ -43,29 +43,20 @@ Message::Role parse_role(JsonFields& message) {
   return static_cast<Message::Role>(found - kRoles);
 }
 
-// The text of a field that has to be there.
-std::string required_text(JsonFields& fields, const std::string& key) {
-  const std::optional<std::string> text = fields.text(key);
-  if (!text) fail(ErrorKind::usage, fields.name_of(key) + " is missing");
-  return *text;
-}
-
 // The object under "function", when the type is that too.
-const ReadJson& function_of(JsonFields& fields) {
+const Json& function_of(JsonFields& fields) {
   if (const std::string type = fields.text("type").value_or("function"); type != "function")
     fail(ErrorKind::usage, format("%s is '%s', expected function", fields.name_of("type").c_str(),
                                   visible(type, false, 40).c_str()));
-  const ReadJson* function = fields.find("function");
-  if (!function) fail(ErrorKind::usage, fields.name_of("function") + " is missing");
-  return *function;
+  return fields.needed("function");
 }
 
-ToolCall parse_call(const ReadJson& json, const std::string& where) {
+ToolCall parse_call(const Json& json, const std::string& where) {
   JsonFields fields(json, "a call", where + ".");
   fields.find("index");
   JsonFields function(function_of(fields), "a call's function", where + ".function.");
-  ToolCall call{required_text(function, "name"), required_text(function, "arguments"),
-                fields.text("id").value_or("")};
+  for (const char* key : {"name", "arguments"}) function.needed(key);
+  ToolCall call{*function.text("name"), *function.text("arguments"), fields.text("id").value_or("")};
   if (call.arguments.empty()) call.arguments = "{}";  // of a call without arguments
   fields.refuse_unknown(), function.refuse_unknown();
   try {
@@ -77,7 +68,7 @@ ToolCall parse_call(const ReadJson& json, const std::string& where) {
 }
 
 void read_calls(JsonFields& fields, Message& message) {
-  const ReadJson* list = fields.find("tool_calls");
+  const Json* list = fields.find("tool_calls");
   message.calls_text = fields.text("calls_text").value_or("");
   if (list) message.calls = parse_calls(*list, fields.name_of("tool_calls"));
   if (message.role != Message::Role::assistant && !message.calls.empty())
@@ -116,7 +107,7 @@ void sort_results(std::vector<ParsedMessage>& messages, size_t begin, size_t end
 
 const char* role_name(Message::Role role) { return kRoles[static_cast<size_t>(role)]; }
 
-ParsedMessage parse_message(const ReadJson& json, const std::string& where) {
+ParsedMessage parse_message(const Json& json, const std::string& where) {
   JsonFields fields(json, where, where + ".");
   Message message{parse_role(fields), content_of(fields), {}};
   for (const char* key : {"reasoning", "reasoning_content"})
@@ -137,10 +128,10 @@ Json message_json(const Message& message) {
   return json;
 }
 
-std::vector<Message> parse_messages(const ReadJson& list) {
+std::vector<Message> parse_messages(const Json& list) {
   if (!list.is_array() || list.empty()) fail(ErrorKind::usage, "messages is no list with a message in it");
   std::vector<ParsedMessage> parsed;
-  for (const ReadJson& json : list) {
+  for (const Json& json : list) {
     parsed.push_back(parse_message(json, format("messages[%zu]", parsed.size())));
     if (const Message& last = parsed.back().message; last.role == Message::Role::user && last.content.empty())
       fail(ErrorKind::usage, "a message of the user has no content, expected a text or a list of texts");
@@ -173,10 +164,10 @@ Json calls_json(const std::vector<ToolCall>& calls) {
   return list;
 }
 
-std::vector<ToolCall> parse_calls(const ReadJson& list, const std::string& where) {
+std::vector<ToolCall> parse_calls(const Json& list, const std::string& where) {
   if (!list.is_array()) fail(ErrorKind::usage, where + " is no list");
   std::vector<ToolCall> calls;
-  for (const ReadJson& call : list) calls.push_back(parse_call(call, where));
+  for (const Json& call : list) calls.push_back(parse_call(call, where));
   return calls;
 }
 

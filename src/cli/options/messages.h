@@ -21,17 +21,17 @@ struct ParsedMessage {
   Message message;
   std::string call_id;
 };
-ParsedMessage parse_message(const ReadJson& json, const std::string& where);
+ParsedMessage parse_message(const Json& json, const std::string& where);
 Json message_json(const Message& message);
 
 // The messages of a list whose last one is to be answered: the user's, or the result of the last call of the
 // message before. Throws Error{usage} naming the field.
-std::vector<Message> parse_messages(const ReadJson& list);
+std::vector<Message> parse_messages(const Json& list);
 
 // OpenAI's form of calls: [{"id", "type", "function": {"name", "arguments"}}]. with_ids(): a call without an
 // id gets one.
 Json calls_json(const std::vector<ToolCall>& calls);
-std::vector<ToolCall> parse_calls(const ReadJson& list, const std::string& where);
+std::vector<ToolCall> parse_calls(const Json& list, const std::string& where);
 std::vector<ToolCall> with_ids(std::vector<ToolCall> calls);
 
 }  // namespace dsv32

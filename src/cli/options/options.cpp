@@ -1,5 +1,4 @@
-// See options.h. Each command checks all lines of the settings file (settings_for() in flags.h), so that a
-// mistake is reported at once.
+// See options.h. Each command checks all lines of the settings file, so that a mistake is reported at once.
 #include "cli/options/options.h"
 
 #include <algorithm>
@@ -14,7 +13,6 @@
 #include "cli/options/flags.h"
 #include "cli/options/schema.h"
 #include "cli/options/tools.h"
-#include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"
 #include "constrain/constraint.h"
 
@@ -65,27 +63,6 @@ GivenFlag read_line(const CommandLine& parser, const std::string& line, const st
   throw Error(error.kind(), visible(where) + ": " + error.what(), error.hint());
 }
 
-std::vector<GivenFlag> read_settings(const std::string& path, Command command) {
-  std::vector<GivenFlag> settings;
-  std::error_code error;
-  if (path.empty() || !std::filesystem::exists(path, error)) return settings;
-  if (std::filesystem::is_fifo(path, error))  // nobody named it, so nobody writes
-    fail(ErrorKind::usage, visible(path) + ": it is a pipe, expected a file");
-  Flags all;
-  for (const Flag& flag : flags()) all.push_back(&flag);
-  const CommandLine parser = make_command_line(row_of(command), all);
-  std::istringstream file(read_text(path, kMostSettingsBytes));
-  std::string text;
-  for (int number = 1; std::getline(file, text); ++number) {
-    const std::string where = format("%s:%d", path.c_str(), number);
-    const std::string line(plain_text(text, where));
-    const size_t begin = line.find_first_not_of(" \t\r"), end = line.find_last_not_of(" \t\r");
-    if (begin != line.npos && line[begin] != '#')
-      settings.push_back(read_line(parser, line.substr(begin, end + 1 - begin), where));
-  }
-  return settings;
-}
-
 bool are_rivals(const std::string& one, const std::string& other) {
   return std::ranges::any_of(kRivals, [&](const auto& row) {
     return (row[0] == one && std::ranges::count(split(row[1], ' '), other) > 0) ||
@@ -99,6 +76,38 @@ bool is_hidden(const Flag& flag, const GivenWords& given) {
   return std::ranges::any_of(given.flags, [&](const GivenFlag& one) {
     return one.flag == &flag || are_rivals(one.flag->name(), flag.name());
   });
+}
+
+// The flags that the settings file, $XDG_CONFIG_HOME/dsv32/config or else ~/.config/dsv32/config, sets for a
+// command, in the file's order, without given ones and those that contradict them. DSV32_MODEL hides the
+// file's model. A flag that only other commands take is passed over. Throws Error{usage}, one line that names
+// the file's, for an unknown flag, one that cannot be set there, or a value that it does not take.
+//
+//   # a comment
+//   --temp=0.6
+//   --system="Be brief."  a pair of quotes is none of the value
+//   --no-think
+std::vector<GivenFlag> settings_for(Command command, const GivenWords& given) {
+  std::vector<GivenFlag> settings;
+  const std::string folder = user_folder(UserFolder::config), path = folder + "/config";
+  std::error_code error;
+  if (folder.empty() || !std::filesystem::exists(path, error)) return settings;
+  if (std::filesystem::is_fifo(path, error))  // nobody named it, so nobody writes
+    fail(ErrorKind::usage, visible(path) + ": it is a pipe, expected a file");
+  Flags all;
+  for (const Flag& flag : flags()) all.push_back(&flag);
+  const CommandLine parser = make_command_line(row_of(command), all);
+  std::istringstream file(read_text(path, kMostSettingsBytes));
+  std::string text;
+  for (int number = 1; std::getline(file, text); ++number) {
+    const std::string where = format("%s:%d", path.c_str(), number);
+    const std::string line(plain_text(text, where));
+    const size_t begin = line.find_first_not_of(" \t\r"), end = line.find_last_not_of(" \t\r");
+    if (begin == line.npos || line[begin] == '#') continue;
+    GivenFlag setting = read_line(parser, line.substr(begin, end + 1 - begin), where);
+    if (setting.flag->is_of(command) && !is_hidden(*setting.flag, given)) settings.push_back(setting);
+  }
+  return settings;
 }
 
 void refuse_if(bool is_wrong, const std::string& why) {
@@ -213,6 +222,18 @@ void note_escapes(const std::vector<std::string>& stops) {
           " has a backslash and a letter; a shell makes a line end of $'\\n', a tab of $'\\t'");
 }
 
+// Commands that answer many requests get an engine with room for them. `run` answers in the order of its
+// input.
+void make_room_for_many(Options& options) {
+  BatchOptions& batch = options.batch;
+  const bool is_many = options.command == Command::batch || batch.is_each || batch.is_lines;
+  if (!is_many && options.command != Command::warm_start) return;
+  options.engine.max_seqs = batch.n_parallel.value_or(kAsManyAsSuit);
+  options.engine.pool = kAllContexts;
+  options.engine.is_for_all = is_many;
+  batch.is_ordered |= options.command == Command::run;
+}
+
 // Whether the command lets the block for drafts guess, or be shown, unasked.
 bool drafts(Command command) {
   return command == Command::run || command == Command::batch || command == Command::chat ||
@@ -233,6 +254,7 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
   for (const GivenFlag& setting : settings_for(command, given)) setting.apply(options);
   for (const GivenFlag& flag : given.flags) flag.apply(options);
   options.words = given.words;
+  make_room_for_many(options);
   check_contradictions(options, given);
   check_together(options);
   if (!options.schema.empty()) options.generation.constraint = read_schema(options.schema, options);
@@ -257,35 +279,20 @@ int64_t Options::n_stdin() const {
 
 uint64_t choose_seed(const Options& options) { return options.seed ? *options.seed : std::random_device{}(); }
 
-std::vector<GivenFlag> settings_for(Command command, const GivenWords& given) {
-  const std::string folder = user_folder(UserFolder::config);
-  std::vector<GivenFlag> settings = read_settings(folder.empty() ? "" : folder + "/config", command);
-  std::erase_if(settings, [&](const GivenFlag& setting) {
-    return !setting.flag->is_of(command) || is_hidden(*setting.flag, given);
-  });
-  return settings;
-}
-
-bool take_recommended(const GgufFile& file, const GenerationOption& option, GenerationOptions& options) {
-  if (!option.gguf_key || !file.has(option.gguf_key)) return false;
-  const GenerationOption::Field field = option.field(options);
-  if (const auto number = std::get_if<float*>(&field))
-    **number = *file.get_f32(option.gguf_key);
-  else
-    *std::get<int64_t*>(field) = *file.get_i64(option.gguf_key);
-  return true;
-}
-
 Options with_recommended(Options options, const GgufFile& file) {
   for (const Flag* flag : flags_of(options.command)) {
-    if (!flag->option || options.given.contains(flag->name()) ||
-        !take_recommended(file, *flag->option, options.generation))
-      continue;
+    const char* key = flag->option ? flag->option->gguf_key : nullptr;
+    if (!key || !file.has(key) || options.given.contains(flag->name())) continue;
+    const GenerationOption::Field field = flag->option->field(options.generation);
+    if (const auto number = std::get_if<float*>(&field))
+      **number = *file.get_f32(key);
+    else
+      *std::get<int64_t*>(field) = *file.get_i64(key);
     try {
       options.generation.check();
     } catch (const Error& error) {
       fail(ErrorKind::model,
-           format("%s recommends %s %s: %s", visible(file.path()).c_str(), flag->option->gguf_key,
+           format("%s recommends %s %s: %s", visible(file.path()).c_str(), key,
                   flag->text_in(options).c_str(), error.what()),
            format("--%s N is taken instead", flag->name().c_str()));
     }
@@ -294,12 +301,8 @@ Options with_recommended(Options options, const GgufFile& file) {
 }
 
 bool is_talk_name(std::string_view name) {
-  const auto is_allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  };
   return !name.empty() && name.size() <= kMaxTalkName && name[0] != '.' &&
-         std::ranges::all_of(name, is_allowed);
+         std::ranges::all_of(name, [](char c) { return is_name_character(c) || c == '.'; });
 }
 
 void check_talk_name(const std::string& name) {

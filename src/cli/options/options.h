@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "cli/terminal/streams.h"
-#include "engine/loop.h"
 #include "engine/plan.h"
+#include "engine/request.h"
 #include "gguf/gguf.h"
 #include "text/chat_kind.h"
 #include "weights/synthetic.h"
@@ -151,8 +151,10 @@ uint64_t choose_seed(const Options& options);
 // the model's file recommends (GGUF's keys general.sampling.*). Throws Error{model} for an invalid value.
 Options with_recommended(Options options, const GgufFile& file);
 
-// Sets the option to the value that the file recommends. False: there is none. Throws Error{model}.
-bool take_recommended(const GgufFile& file, const GenerationOption& option, GenerationOptions& options);
+// Whether a name may have it: a letter of ASCII, a digit, '_' or '-'.
+inline bool is_name_character(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+}
 
 // A talk's name is also its file's name: 1 to 64 letters, digits, '.', '_' and '-', not beginning with '.'.
 inline constexpr size_t kMaxTalkName = 64;

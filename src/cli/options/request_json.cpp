@@ -1,7 +1,6 @@
 // See request_json.h.
 #include "cli/options/request_json.h"
 
-#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -15,9 +14,9 @@
 namespace dsv32 {
 namespace {
 
-std::vector<std::string> parse_stops(const ReadJson& stop) {
+std::vector<std::string> parse_stops(const Json& stop) {
   std::vector<std::string> stops;
-  for (const ReadJson& text : stop.is_array() ? stop : ReadJson::array({stop})) {
+  for (const Json& text : stop.is_array() ? stop : Json::array({stop})) {
     if (!text.is_string() || text.get_ref<const std::string&>().empty())
       fail(ErrorKind::usage, "stop is no text or list of texts that are not empty");
     stops.push_back(text.get<std::string>());
@@ -27,7 +26,7 @@ std::vector<std::string> parse_stops(const ReadJson& stop) {
 
 // "logprobs" is true, with "top_logprobs" beside it, or the number itself.
 void read_logprobs(JsonFields& body, int64_t& n_top) {
-  const ReadJson* logprobs = body.find("logprobs");
+  const Json* logprobs = body.find("logprobs");
   const std::optional<int64_t> n_asked = body.integer("top_logprobs", -1, kMostTopLogprobs);
   const bool is_number = logprobs && !logprobs->is_boolean();
   if (is_number)
@@ -39,7 +38,7 @@ void read_logprobs(JsonFields& body, int64_t& n_top) {
 
 // true, false, or in the form of DeepSeek's own service {"type": "enabled"}, with a limit.
 std::optional<bool> read_thinking_field(JsonFields& body, int64_t& max_thinking) {
-  const ReadJson* asked = body.find("thinking");
+  const Json* asked = body.find("thinking");
   if (!asked || asked->is_boolean()) return body.truth("thinking");
   std::string type;
   if (asked->is_object()) {
@@ -67,7 +66,7 @@ void read_thinking(JsonFields& body, ChatRequest& request) {
   const std::optional<std::string> effort = body.text("reasoning_effort");
   note("thinking", read_thinking_field(body, options.max_thinking));
   note("enable_thinking", body.truth("enable_thinking"));
-  if (const ReadJson* kwargs = body.find("chat_template_kwargs")) {  // only those of this chat format
+  if (const Json* kwargs = body.find("chat_template_kwargs")) {  // only those of this chat format
     JsonFields fields(*kwargs, "chat_template_kwargs", "chat_template_kwargs.");
     for (const char* key : {"thinking", "enable_thinking"}) note(fields.name_of(key), fields.truth(key));
     fields.refuse_unknown();
@@ -78,14 +77,14 @@ void read_thinking(JsonFields& body, ChatRequest& request) {
 
 // -1 asks for a random seed, as elsewhere.
 void read_seed(JsonFields& body, ChatRequest& request) {
-  const ReadJson* asked = body.find("seed");
+  const Json* asked = body.find("seed");
   request.has_random_seed = asked && !asked->is_number_unsigned() && *asked == -1;
   const std::optional<uint64_t> seed = request.has_random_seed ? std::nullopt : body.seed("seed");
   request.has_seed = seed.has_value();
   request.options.sampling.seed = seed.value_or(request.options.sampling.seed);
 }
 
-void read_options(JsonFields& body, ChatRequest& request, const InOrder& in_order) {
+void read_options(JsonFields& body, ChatRequest& request) {
   GenerationOptions& options = request.options;
   for (const GenerationOption& option : generation_options())
     if (option.is_batch_field) body.read(option, options);
@@ -93,27 +92,27 @@ void read_options(JsonFields& body, ChatRequest& request, const InOrder& in_orde
   options.max_tokens = newer.value_or(options.max_tokens);
   if ((newer || body.find("max_tokens")) && !body.find("max_answer")) options.max_answer = -1;
   read_seed(body, request);
-  if (const ReadJson* stop = body.find("stop")) options.stops = parse_stops(*stop);
+  if (const Json* stop = body.find("stop")) options.stops = parse_stops(*stop);
   read_logprobs(body, options.n_top_logprobs);
   read_thinking(body, request);
-  if (std::optional<std::string> constraint = read_response_format(body, in_order))
+  if (std::optional<std::string> constraint = read_response_format(body))
     options.constraint = std::move(*constraint);
 }
 
 // Other programs' fields that may be there, some with the only value that changes nothing.
 void read_harmless(JsonFields& body) {
-  static const ReadJson neutral{{"n", 1},
-                                {"stream", false},
-                                {"frequency_penalty", 0},
-                                {"presence_penalty", 0},
-                                {"repetition_penalty", 1},
-                                {"repeat_penalty", 1}};
+  static const Json neutral{{"n", 1},
+                            {"stream", false},
+                            {"frequency_penalty", 0},
+                            {"presence_penalty", 0},
+                            {"repetition_penalty", 1},
+                            {"repeat_penalty", 1}};
   for (const char* key : {"model", "user", "metadata", "store"}) body.find(key);
   for (const auto& row : neutral.items())
-    if (const ReadJson* value = body.find(row.key()); value && *value != row.value())
+    if (const Json* value = body.find(row.key()); value && *value != row.value())
       fail(ErrorKind::usage, format("%s is %s, which is not supported", body.name_of(row.key()).c_str(),
                                     JsonFields::shown(*value).c_str()));
-  if (const ReadJson* options = body.find("stream_options")) {  // usage comes with every answer
+  if (const Json* options = body.find("stream_options")) {  // usage comes with every answer
     JsonFields fields(*options, "stream_options", "stream_options.");
     fields.truth("include_usage");
     fields.refuse_unknown();
@@ -121,21 +120,21 @@ void read_harmless(JsonFields& body) {
 }
 
 // A prompt of tokens: what was made of it says which calls and documents the answer may have.
-void read_tokens(JsonFields& body, const ReadJson& list, ChatRequest& request) {
-  for (const ReadJson& id : list)
+void read_tokens(JsonFields& body, const Json& list, ChatRequest& request) {
+  for (const Json& id : list)
     if (!id.is_number_integer() || id < INT32_MIN || id > INT32_MAX)
       fail(ErrorKind::usage, "prompt is a list of something else than tokens");
     else
       request.ids.push_back(id.get<int32_t>());
-  if (const ReadJson* decoded = body.find("decoded")) request.decoded = parse_runs(*decoded);
+  if (const Json* decoded = body.find("decoded")) request.decoded = parse_runs(*decoded);
   if (const std::optional<std::string> constraint = body.text("constraint");
       constraint && !constraint->empty())
     check_constraint(request.options.constraint = *constraint);
   request.options.tools = body.truth("tools").value_or(false);
 }
 
-void read_text(JsonFields& body, ChatRequest& request, const InOrder& in_order) {
-  const ReadJson* messages = body.find("messages");
+void read_text(JsonFields& body, ChatRequest& request) {
+  const Json* messages = body.find("messages");
   const std::optional<std::string> prompt = body.text("prompt");
   if (messages && prompt) fail(ErrorKind::usage, "messages and prompt are both given");
   if (messages && request.is_completion)
@@ -143,7 +142,7 @@ void read_text(JsonFields& body, ChatRequest& request, const InOrder& in_order) 
   if (!messages && !prompt)
     fail(ErrorKind::usage, request.is_completion ? "prompt is missing" : "messages is missing");
   if (prompt == "") fail(ErrorKind::usage, "prompt is empty");
-  const Tools tools = read_tools(body, in_order);
+  const Tools tools = read_tools(body);
   if (!tools.json.empty() && request.is_raw && !messages)
     fail(ErrorKind::usage, "the prompt is rendered already, tools cannot be added to it");
   if (!tools.json.empty() && !request.prompt.tools.empty())
@@ -157,18 +156,18 @@ void read_text(JsonFields& body, ChatRequest& request, const InOrder& in_order) 
   if (messages && !shown.empty()) request.messages = with_tools(std::move(request.messages), shown);
 }
 
-void read_body(JsonFields& body, ChatRequest& request, const InOrder& in_order) {
+void read_body(JsonFields& body, ChatRequest& request) {
   read_harmless(body);
-  read_options(body, request, in_order);
-  const ReadJson* prompt = body.find("prompt");
+  read_options(body, request);
+  const Json* prompt = body.find("prompt");
   prompt && prompt->is_array() && !prompt->empty() ? read_tokens(body, *prompt, request)
-                                                   : read_text(body, request, in_order);
+                                                   : read_text(body, request);
   request.options.check();
   body.refuse_unknown();
 }
 
 // {"method", "url", "body"} around the body.
-void read_envelope(JsonFields& line, const ReadJson& body, ChatRequest& request, const InOrder& in_order) {
+void read_envelope(JsonFields& line, const Json& body, ChatRequest& request) {
   if (const std::string method = line.text("method").value_or("POST"); method != "POST")
     fail(ErrorKind::usage, format("method is '%s', expected POST", visible(method, false, 40).c_str()));
   const std::optional<std::string> url = line.text("url");
@@ -182,25 +181,49 @@ void read_envelope(JsonFields& line, const ReadJson& body, ChatRequest& request,
     request.is_raw = true, request.prompt.system.clear();
   else if (url && fields.find("prompt"))
     fail(ErrorKind::usage, "prompt is given, /v1/chat/completions takes messages");
-  read_body(fields, request, [&](const std::string& pointer) { return in_order("/body" + pointer); });
+  read_body(fields, request);
   for (const std::string& name : fields.known())
     if (!line.known().contains(name) && line.find(name))
       fail(ErrorKind::usage, name + " must be inside body");
   line.refuse_unknown();
 }
 
+std::vector<Message> messages_of(const PromptText& text) {
+  std::vector<Message> messages;
+  if (!text.system.empty()) messages.push_back({Message::Role::system, text.system, {}});
+  messages.push_back({Message::Role::user, text.user, {}});
+  return text.tools.empty() ? messages : with_tools(std::move(messages), text.tools);
+}
+
+// Whether a prompt that was rendered already ends with <think>, perhaps with a line end after it.
+bool ends_in_thinking(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  const std::optional<int32_t> think = tokenizer.find("<think>");
+  if (!ids.empty() && tokenizer.bytes_of(ids.back()) == "\n") ids = ids.first(ids.size() - 1);
+  return think && !ids.empty() && ids.back() == *think;
+}
+
+// Of a text that is rendered already.
+Prompt rendered_prompt(const PromptText& text, const std::string& bos, const Tokenizer& tokenizer,
+                       size_t n_most) {
+  if (!text.system.empty() || !text.tools.empty())
+    fail(ErrorKind::usage, format("the prompt begins with %s and is taken as rendered already, %s cannot be "
+                                  "added to it",
+                                  visible(bos).c_str(), text.system.empty() ? "tools" : "a system prompt"));
+  std::vector<int32_t> ids = tokenizer.encode(text.user, true, n_most);
+  if (ids.empty() || ids[0] != tokenizer.bos_id()) ids.insert(ids.begin(), tokenizer.bos_id());
+  const bool thinking = ends_in_thinking(tokenizer, ids);
+  return {std::move(ids), (text.user.starts_with(bos) ? "" : bos) + text.user, thinking, true};
+}
+
 }  // namespace
 
-ChatRequest read_request(JsonFields& line, std::string_view text, ChatRequest request) {
-  const InOrder in_order = [text](const std::string& pointer) {
-    return parse_outside_json<Json>(text, kRequestDepth).at(Json::json_pointer(pointer));
-  };
-  if (const ReadJson* body = line.find("body"))
-    read_envelope(line, *body, request, in_order);
+ChatRequest read_request(JsonFields& line, ChatRequest request) {
+  if (const Json* body = line.find("body"))
+    read_envelope(line, *body, request);
   else if (line.find("url") || line.find("method"))
     fail(ErrorKind::usage, "body is missing");
   else
-    read_body(line, request, in_order);
+    read_body(line, request);
   return request;
 }
 
@@ -213,10 +236,10 @@ ChatRequest request_of(PromptText text, const Options& options) {
   const std::optional<std::string> json = std::exchange(text.json, std::nullopt);
   request.prompt = std::move(text);
   if (!json) return request;
-  ReadJson root = parse_outside_json(*json, kRequestDepth);
+  Json root = parse_outside_json(*json, kRequestDepth);
   if (root.is_array()) root = {{"messages", std::move(root)}};
   JsonFields fields(root, "--messages", "--messages: ");
-  return read_request(fields, *json, std::move(request));
+  return read_request(fields, std::move(request));
 }
 
 Json request_json(const Request& request) {
@@ -234,15 +257,15 @@ Json runs_json(const std::vector<TokenRun>& runs) {
   return list;
 }
 
-std::vector<TokenRun> parse_runs(const ReadJson& list) {
+std::vector<TokenRun> parse_runs(const Json& list) {
   std::vector<TokenRun> runs;
   const auto check = [](bool is_well, const char* what) {
     if (!is_well) fail(ErrorKind::usage, what);
   };
   check(list.is_array(), "decoded is no list");
-  for (const ReadJson& run : list) {
+  for (const Json& run : list) {
     check(run.is_array() && run.size() == 2, "decoded holds no pairs");
-    for (const ReadJson& position : run)
+    for (const Json& position : run)
       check(position.is_number_unsigned() && position.get<uint64_t>() < kMadeByDecode,
             "decoded holds no positions");
     runs.push_back({run[0].get<int64_t>(), run[1].get<int64_t>()});
@@ -251,10 +274,17 @@ std::vector<TokenRun> parse_runs(const ReadJson& list) {
 }
 
 Prompt prompt_of(const ChatRequest& request, const Tokenizer& tokenizer, size_t n_most) {
-  const ChatChoice choice{request.chat_format, request.options.thinking, request.is_thinking_asked, n_most};
   if (!request.ids.empty()) return {request.ids, {}, request.options.thinking};
-  if (request.messages.empty()) return make_prompt(tokenizer, request.prompt, request.is_raw, choice);
-  return make_prompt(tokenizer, request.messages, choice);
+  std::vector<Message> messages = request.messages;
+  if (messages.empty()) {
+    const std::string bos(tokenizer.piece(tokenizer.bos_id()));
+    if (request.is_raw || request.prompt.user.starts_with(bos))
+      return rendered_prompt(request.prompt, bos, tokenizer, n_most);
+    messages = messages_of(request.prompt);
+  }
+  const ChatFormat chat(tokenizer, request.chat_format);
+  const bool thinking = thinks(chat.kind(), request.options.thinking, request.is_thinking_asked);
+  return {chat.encode(messages, thinking, n_most), chat.render(messages, thinking), thinking};
 }
 
 }  // namespace dsv32

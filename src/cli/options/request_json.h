@@ -34,9 +34,8 @@ struct ChatRequest {
 };
 
 // Reads a line with a body in an envelope {"method", "url", "body"}, perhaps without the first two, or the
-// body itself. `text`: of the line.
-// `request`: the defaults. Throws Error{usage} naming the field.
-ChatRequest read_request(JsonFields& line, std::string_view text, ChatRequest request);
+// body itself. `request`: the defaults. Throws Error{usage} naming the field.
+ChatRequest read_request(JsonFields& line, ChatRequest request);
 
 // The request that a command's flags make of a text. The JSON of --messages may be the list of messages
 // alone; its fields win over flags. Throws as read_request() does.
@@ -47,9 +46,19 @@ Json request_json(const Request& request);
 
 // [[begin, end], ...]
 Json runs_json(const std::vector<TokenRun>& runs);
-std::vector<TokenRun> parse_runs(const ReadJson& list);
+std::vector<TokenRun> parse_runs(const Json& list);
 
-// The prompt of a request. `n_most`: as for Tokenizer::encode(). Throws Error when it cannot be made.
+struct Prompt {
+  std::vector<int32_t> ids;
+  std::string rendered;   // the ids as text, special tokens by name; empty where they were given
+  bool thinking = false;  // it ends in thinking
+  bool is_raw = false;    // it was rendered already
+};
+
+// The prompt of a request. A text with is_raw, or one that begins with the BOS token's name, is rendered
+// already. `n_most`: as for Tokenizer::encode(). Throws Error{usage} for a system prompt or tools beside a
+// rendered text, and when the chat format has no tools or leaves no choice of thinking; Error{model} when the
+// vocabulary lacks a token of the format.
 Prompt prompt_of(const ChatRequest& request, const Tokenizer& tokenizer, size_t n_most = SIZE_MAX);
 
 }  // namespace dsv32

@@ -12,6 +12,6 @@ namespace dsv32 {
 // The constraint that the body asks for (constrain/constraint.h); empty: it asks for any text; nothing: it
 // says nothing. A field of response_format that is not known is refused, because it may change the answer.
 // Throws Error{usage} naming the field, also for two fields that ask, and as check_constraint() does.
-std::optional<std::string> read_response_format(JsonFields& body, const InOrder& in_order);
+std::optional<std::string> read_response_format(JsonFields& body);
 
 }  // namespace dsv32

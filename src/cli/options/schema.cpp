@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <sstream>
-#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -16,10 +15,8 @@ namespace {
 constexpr int kSchemaDepth = 128;  // of nested JSON; compile_constraint() allows less, and says how much
 
 bool is_field_name(const std::string& name) {
-  return std::ranges::all_of(name, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-' || static_cast<unsigned char>(c) >= 0x80;
-  });
+  return std::ranges::all_of(
+      name, [](char c) { return is_name_character(c) || static_cast<unsigned char>(c) >= 0x80; });
 }
 
 const char* type_of_word(const std::string& word) {
@@ -73,7 +70,7 @@ std::string read_schema(const std::string& given, const Options& options) {
   if (!is_file && (given == "true" || given == "false")) found.text = given;
   try {
     if (is_file || !found.text.empty())
-      return schema_constraint(parse_outside_json<Json>(found.text, kSchemaDepth));
+      return schema_constraint(parse_outside_json(found.text, kSchemaDepth));
     if (given.find_first_of(" ,\n") != given.npos) return schema_constraint(parse_short_schema(given));
   } catch (const Error& error) {
     throw Error(error.kind(), (is_file ? found.name : "the schema") + ": " + error.what(), error.hint());

@@ -16,44 +16,39 @@ namespace {
 constexpr size_t kMostToolName = 64;
 
 bool is_tool_name(const std::string& name) {
-  return !name.empty() && name.size() <= kMostToolName && std::ranges::all_of(name, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-  });
+  return !name.empty() && name.size() <= kMostToolName && std::ranges::all_of(name, is_name_character);
 }
 
-// A tool of the constraint. The schema keeps its order.
+// A tool of the constraint.
 Json parse_tool(const Json& json, std::set<std::string>& names) {
-  const ReadJson sorted = json;
-  JsonFields tool(sorted, "a tool", "tools.");
+  JsonFields tool(json, "a tool", "tools.");
   if (const std::string type = tool.text("type").value_or(""); type != "function")
     fail(ErrorKind::usage, format("tools.type is '%s', expected function", visible(type, false, 40).c_str()));
-  const ReadJson* function = tool.find("function");
-  if (!function) fail(ErrorKind::usage, "tools.function is missing");
-  JsonFields fields(*function, "tools.function", "tools.function.");
+  JsonFields fields(tool.needed("function"), "tools.function", "tools.function.");
   const std::string name = fields.text("name").value_or("");
   const std::string shown = "'" + visible(name, false, 80) + "'";
   if (!is_tool_name(name))
     fail(ErrorKind::usage, "tools.function.name is " + shown + ", expected 1 to 64 letters, digits, _ or -");
   if (!names.insert(name).second) fail(ErrorKind::usage, "two tools have the name " + shown);
   fields.text("description");
-  const ReadJson* parameters = fields.find("parameters");
-  if (parameters && (!parameters->is_object() || parameters->value("type", ReadJson("object")) != "object"))
+  const Json* parameters = fields.find("parameters");
+  if (parameters && (!parameters->is_object() || parameters->value("type", Json("object")) != "object"))
     fail(ErrorKind::usage, "the parameters of the tool " + shown + " are no schema of an object");
   Json schema{{"type", "object"}, {"properties", Json::object()}};
-  if (parameters) schema = json["function"]["parameters"];
+  if (parameters) schema = *parameters;
   return {
       {"name", name}, {"parameters", std::move(schema)}, {"strict", fields.truth("strict").value_or(false)}};
 }
 
 // "auto", "required", "none", or the name of the only tool that may be called.
-std::string parse_choice(const ReadJson& json) {
+std::string parse_choice(const Json& json) {
   const bool is_word = json == "auto" || json == "required" || json == "none";
   if (is_word) return json.get<std::string>();
   if (!json.is_object())
     fail(ErrorKind::usage, "tool_choice is " + JsonFields::shown(json) +
                                ", expected \"auto\", \"required\", \"none\" or an object of type function");
   JsonFields fields(json, "tool_choice", "tool_choice.");
-  const ReadJson* function = fields.find("function");
+  const Json* function = fields.find("function");
   if (fields.text("type").value_or("") != "function" || !function)
     fail(ErrorKind::usage, "tool_choice is neither none, auto, required nor of type function");
   JsonFields chosen(*function, "tool_choice.function", "tool_choice.function.");
@@ -93,18 +88,18 @@ Tools read_tools(const std::string& given, const Options& options) {
   const std::optional<GivenJson> found = read_json(given, '[', options);
   if (!found) fail(ErrorKind::usage, "there is no file " + visible(given, false, 80) + " with tools");
   try {
-    return make_tools(parse_outside_json<Json>(found->text, kRequestDepth), "auto", true);
+    return make_tools(parse_outside_json(found->text, kRequestDepth), "auto", true);
   } catch (const Error& error) {
     throw Error(error.kind(), found->name + ": " + error.what(), error.hint());
   }
 }
 
-Tools read_tools(JsonFields& body, const InOrder& in_order) {
-  const ReadJson* choice = body.find("tool_choice");
+Tools read_tools(JsonFields& body) {
+  const Json* choice = body.find("tool_choice");
   const std::string chosen = choice ? parse_choice(*choice) : "auto";
   const bool is_parallel = body.truth("parallel_tool_calls").value_or(true);
-  const Json list = body.find("tools") ? in_order("/tools") : Json::array();
-  return chosen == "none" ? Tools{} : make_tools(list, chosen, is_parallel);
+  const Json* list = body.find("tools");
+  return chosen == "none" ? Tools{} : make_tools(list ? *list : Json::array(), chosen, is_parallel);
 }
 
 }  // namespace dsv32

@@ -25,6 +25,6 @@ Tools read_tools(const std::string& given, const Options& options);
 
 // The tools of a request's body, with its tool_choice and parallel_tool_calls. None: it has none, or chooses
 // none.
-Tools read_tools(JsonFields& body, const InOrder& in_order);
+Tools read_tools(JsonFields& body);
 
 }  // namespace dsv32

@@ -19,8 +19,9 @@ void install_signal_handlers();
 // While one exists, the first signal is kept for exit_code(). One at a time.
 class GracefulStop {
  public:
-  // end: a signal ends the process. first_is_request: the first asks for an end, the second ends the process.
-  // are_requests: all only ask, because data is unsaved. SIGQUIT and SIGKILL always end it at once.
+  // end: a signal ends the process at once, despite an outer GracefulStop: for work that loses nothing.
+  // first_is_request: the first asks for an end, the second ends the process. are_requests: all only ask,
+  // because data is unsaved. SIGQUIT and SIGKILL always end it at once.
   enum class Signals { end, first_is_request, are_requests };
 
   explicit GracefulStop(Signals signals = Signals::first_is_request);
@@ -37,11 +38,6 @@ class GracefulStop {
 
  private:
   const Signals former_;
-};
-
-// While one exists a signal ends the process at once, despite a GracefulStop: for work that loses nothing.
-struct EndsAtOnce : private GracefulStop {
-  EndsAtOnce() : GracefulStop(Signals::end) {}
 };
 
 // Sets the modes of standard input's terminal in which lines are edited: each key comes at once, as the

@@ -18,7 +18,6 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <termcap.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/file_system.h"

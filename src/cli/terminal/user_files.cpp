@@ -18,7 +18,6 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/file_system.h"
 #include "base/text.h"
 #include "cli/terminal/streams.h"
 

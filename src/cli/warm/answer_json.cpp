@@ -31,7 +31,7 @@ Json token_json(const TokenLogprob& token, const Tokenizer& tokenizer, bool has_
   return json;
 }
 
-TokenLogprob parse_token(const ReadJson& json) {
+TokenLogprob parse_token(const Json& json) {
   return {json.at("id").get<int32_t>(), json.at("logprob").get<float>()};
 }
 
@@ -77,10 +77,14 @@ void add_figures(Json& json, const GenerationResult& result, const AnswerFacts& 
     json["topk_buffer"] = {{"rows", tally.n_rows}, {"misses", tally.n_misses}};
 }
 
-// What OpenAI's form has no place for. `act(name, field)`.
+// All of a result but its texts and tokens. `act(name, field)`.
 template <typename Result, typename Act>
 void each_own_field(Result& result, const Act& act) {
-  act("read_tokens", result.n_read_tokens), act("held_tokens", result.n_held_tokens);
+  act("finish_reason", result.finish_reason), act("prompt_tokens", result.n_prompt_tokens);
+  act("cached_tokens", result.n_cached_tokens), act("read_tokens", result.n_read_tokens);
+  act("held_tokens", result.n_held_tokens), act("completion_tokens", result.n_completion_tokens);
+  act("thinking_tokens", result.n_thinking_tokens), act("prefill_seconds", result.prefill_seconds);
+  act("decode_seconds", result.decode_seconds);
   act("guessed", result.n_guessed), act("accepted", result.n_accepted);
   act("rows", result.buffer_tally.n_rows), act("misses", result.buffer_tally.n_misses);
   act("why_none_cached", result.why_none_cached), act("thinking_closed", result.completion.thinking_closed);
@@ -88,10 +92,10 @@ void each_own_field(Result& result, const Act& act) {
 }
 
 // The text of a piece, which is in "bytes" where it is no UTF-8.
-std::string text_in(const ReadJson& delta, const char* field) {
+std::string text_in(const Json& delta, const char* field) {
   if (!delta.contains("bytes")) return delta.at(field).get<std::string>();
   std::string text;
-  for (const ReadJson& byte : delta["bytes"]) text += static_cast<char>(byte.get<uint8_t>());
+  for (const Json& byte : delta["bytes"]) text += static_cast<char>(byte.get<uint8_t>());
   return text;
 }
 
@@ -116,17 +120,17 @@ Json AnswerJson::chunk(Json delta) const {
                 {{"index", 0}, {"delta", std::move(delta)}, {"finish_reason", nullptr}});
 }
 
-std::string AnswerJson::end(Json json, const GenerationResult& result) const {
+Json AnswerJson::end(Json json, const GenerationResult& result) const {
   end_choice(json["choices"][0], result, tokenizer_, facts_.is_for_reader);
   add_figures(json, result, facts_);
   if (facts_.is_for_reader) {
     Json& own = json["dsv32"] = {{"decoded", runs_json(result.decoded)}};
     each_own_field(result, [&](const char* name, const auto& field) { own[name] = field; });
   }
-  return shown_json(json);
+  return json;
 }
 
-std::string AnswerJson::whole(const GenerationResult& result) const {
+Json AnswerJson::whole(const GenerationResult& result) const {
   const Completion& made = result.completion;
   Json message =
       message_json({Message::Role::assistant, sanitize_utf8(made.content), sanitize_utf8(made.reasoning),
@@ -160,7 +164,7 @@ std::string AnswerJson::last(const GenerationResult& result) {
                 chunk({{"tool_calls", list}, {"calls_text", sanitize_utf8(result.completion.calls_text)}})) +
             "\n";
   }
-  return text + end(chunk(Json::object()), result) + "\n";
+  return text + shown_json(end(chunk(Json::object()), result)) + "\n";
 }
 
 // By the name that llama.cpp's server has for it.
@@ -170,8 +174,8 @@ std::string AnswerJson::progress(int64_t n_done, int64_t n_total, int64_t n_cach
   return shown_json(json) + "\n";
 }
 
-bool AnswerReader::read(const ReadJson& chunk, Listener& listener) {
-  const ReadJson &choice = chunk.at("choices").at(0), &delta = choice.at("delta");
+bool AnswerReader::read(const Json& chunk, Listener& listener) {
+  const Json &choice = chunk.at("choices").at(0), &delta = choice.at("delta");
   Completion& made = result_.completion;
   if (const auto progress = chunk.find("prompt_progress"); progress != chunk.end()) {
     progress->at("total").get_to(result_.n_prompt_tokens);
@@ -197,22 +201,14 @@ bool AnswerReader::read(const ReadJson& chunk, Listener& listener) {
   return true;
 }
 
-void AnswerReader::read_end(const ReadJson& chunk, const ReadJson& choice) {
-  for (const FinishReason reason : {FinishReason::length, FinishReason::interrupted})
-    if (choice["finish_reason"] == finish_reason_name(reason)) result_.finish_reason = reason;
-  const ReadJson &usage = chunk.at("usage"), &timings = chunk.at("timings"), &own = chunk.at("dsv32");
-  usage.at("prompt_tokens").get_to(result_.n_prompt_tokens);
-  usage.at("completion_tokens").get_to(result_.n_completion_tokens);
-  usage.at("prompt_tokens_details").at("cached_tokens").get_to(result_.n_cached_tokens);
-  usage.at("completion_tokens_details").at("reasoning_tokens").get_to(result_.n_thinking_tokens);
-  timings.at("prefill_seconds").get_to(result_.prefill_seconds);
-  timings.at("decode_seconds").get_to(result_.decode_seconds);
+void AnswerReader::read_end(const Json& chunk, const Json& choice) {
+  const Json& own = chunk.at("dsv32");
   result_.decoded = parse_runs(own.at("decoded"));
   each_own_field(result_, [&](const char* name, auto& field) { own.at(name).get_to(field); });
   if (!choice.contains("logprobs")) return;
-  for (const ReadJson& token : choice["logprobs"].at("content")) {
+  for (const Json& token : choice["logprobs"].at("content")) {
     TokenRecord& record = result_.logprobs.emplace_back(TokenRecord{parse_token(token), {}});
-    for (const ReadJson& other : token.at("top_logprobs")) record.top.push_back(parse_token(other));
+    for (const Json& other : token.at("top_logprobs")) record.top.push_back(parse_token(other));
   }
 }
 

@@ -31,8 +31,8 @@ class AnswerJson {
   // `tokenizer` must outlive the object.
   AnswerJson(AnswerFacts facts, const Tokenizer& tokenizer);
 
-  // One object, without a line end.
-  std::string whole(const GenerationResult& result) const;
+  // One object.
+  Json whole(const GenerationResult& result) const;
   // Or objects of OpenAI's "chat.completion.chunk", each a line. `field`: "reasoning_content" or "content".
   // The first piece has the chunk with the role before it.
   std::string piece(const char* field, const std::string& text);
@@ -45,7 +45,7 @@ class AnswerJson {
  private:
   Json object(const char* kind, Json choice) const;
   Json chunk(Json delta) const;
-  std::string end(Json json, const GenerationResult& result) const;
+  Json end(Json json, const GenerationResult& result) const;
   std::string begin();
 
   const AnswerFacts facts_;
@@ -58,14 +58,14 @@ class AnswerJson {
 // Makes the events and the result of chunks.
 class AnswerReader {
  public:
-  // Calls the listener. True: the answer is complete. Throws ReadJson::exception and Error{usage}.
-  bool read(const ReadJson& chunk, Listener& listener);
+  // Calls the listener. True: the answer is complete. Throws Json::exception and Error{usage}.
+  bool read(const Json& chunk, Listener& listener);
   // At the end, or what is there of an answer that was interrupted: then a piece counts as a token.
   GenerationResult take() { return std::move(result_); }
   GenerationResult interrupted();
 
  private:
-  void read_end(const ReadJson& chunk, const ReadJson& choice);
+  void read_end(const Json& chunk, const Json& choice);
   GenerationResult result_;
 };
 

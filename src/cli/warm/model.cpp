@@ -5,7 +5,6 @@
 #include <chrono>
 #include <filesystem>
 
-#include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/options/inputs.h"
@@ -135,7 +134,7 @@ void Model::load(const Prefetch& prefetch) try {
 }
 
 void Model::find(const Prefetch& prefetch) {
-  const EndsAtOnce ends;
+  const GracefulStop loses_nothing(GracefulStop::Signals::end);
   if (!file_) open_file();
   warm_ = find_warm(options_, *file_, left_);
   if (warm_)

@@ -2,14 +2,12 @@
 // survive a fork.
 #include "cli/warm/warm.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <functional>
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,10 +43,7 @@ void leave_terminal(int log) {
 
 int hold(const Options& options, OwnedFd ready) {
   leave_files(ready.get());
-  Options shared = options;
-  shared.engine.max_seqs = options.batch.n_parallel.value_or(kAsManyAsSuit);
-  shared.engine.pool = kAllContexts;
-  Model model(shared);
+  Model model(options);
   WarmTerms terms{std::filesystem::absolute(model.path()).string(), options.keep};
   const std::string path = warm_path(options, model.file());
   const OwnedFd log = lock_warm(path);
@@ -85,7 +80,7 @@ int await(pid_t child, OwnedFd ready, bool is_quiet) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-std::string status_line(const ReadJson& status) {
+std::string status_line(const Json& status) {
   const auto value = [&](const char* key) { return status.at(key).get<int64_t>(); };
   const auto shown = [](int64_t seconds) { return duration(static_cast<double>(seconds)); };
   return format("process %lld holds %s since %s: %lld clients, %lld requests, idle for %s of %s",
@@ -110,7 +105,7 @@ int64_t for_each_process(const char* want,
 }
 
 // Whether the process holds the model at this path; an empty path: any model.
-bool holds(const ReadJson& status, const std::string& model) {
+bool holds(const Json& status, const std::string& model) {
   std::error_code error;
   const auto held = status.at("model").get<std::string>();
   return model.empty() || held == model || std::filesystem::equivalent(held, model, error);

@@ -16,9 +16,9 @@ namespace {
 constexpr int kTurnMs = 50;           // between checks for a signal
 constexpr double kCancelSeconds = 2;  // for an interrupted request to end
 
-ReadJson parse(const std::string& line) {
+Json parse(const std::string& line) {
   try {
-    ReadJson json = parse_outside_json(line, kRequestDepth);
+    Json json = parse_outside_json(line, kRequestDepth);
     if (json.is_object()) return json;
   } catch (const Error&) {
   }
@@ -29,6 +29,13 @@ ReadJson parse(const std::string& line) {
 std::string line_of(const Json& json) try { return json.dump(); } catch (const Json::exception&) {
   fail(ErrorKind::usage, "the request has text that is no UTF-8",
        "with --warm never the model is loaded here");
+}
+
+std::optional<Error> error_in(const Json& line) {
+  const auto error = line.find("error");
+  if (error == line.end()) return std::nullopt;
+  return Error(error->at(0).get<ErrorKind>(), error->at(1).get<std::string>(),
+               error->at(2).get<std::string>());
 }
 
 // Nothing: the other end is gone.
@@ -55,8 +62,8 @@ std::optional<WarmGreeting> greet_warm(const std::string& path, const char* want
   const std::optional<std::string> line = first_line(link, path);
   if (!line) return std::nullopt;
   return readable([&] {
-    ReadJson answer = parse(*line);
-    if (const auto error = answer.find("error"); error != answer.end()) throw error->get<WarmError>().error();
+    Json answer = parse(*line);
+    if (const std::optional<Error> error = error_in(answer)) throw *error;
     return WarmGreeting{std::move(link), std::move(answer)};
   });
 }
@@ -70,7 +77,7 @@ std::unique_ptr<WarmClient> WarmClient::connect(const std::string& path) {
 WarmClient::WarmClient(std::string path, WarmGreeting greeting)
     : path_(std::move(path)), link_(std::move(greeting.link)) {
   readable([&] {
-    greeting.answer.at("facts").get_to(facts_);
+    nlohmann::json(greeting.answer.at("facts")).get_to(facts_);
     greeting.answer.at("talk").get_to(talk_);
   });
   if (facts_.vocab_size < 1 || facts_.context < 1 || facts_.max_seqs < 1) fail_unread();
@@ -131,10 +138,10 @@ void WarmClient::receive(Pending& pending) try {
     pending.outcome.error = std::current_exception();
 }
 
-void WarmClient::take_line(Pending& pending, const ReadJson& line) const {
+void WarmClient::take_line(Pending& pending, const Json& line) const {
   if (line.empty()) return;  // the process is alive
-  if (const auto error = line.find("error"); error != line.end())
-    pending.outcome.error = std::make_exception_ptr(error->get<WarmError>().error());
+  if (const std::optional<Error> error = error_in(line))
+    pending.outcome.error = std::make_exception_ptr(*error);
   else if (pending.reader.read(line, *pending.listener))
     pending.outcome.result = pending.reader.take();
 }

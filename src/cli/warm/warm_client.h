@@ -9,7 +9,6 @@
 #include <string>
 
 #include "base/stopwatch.h"
-#include "cli/options/json.h"
 #include "cli/warm/answer_json.h"
 #include "cli/warm/warm_wire.h"
 
@@ -22,7 +21,7 @@ inline constexpr double kWarmSilence = 60;
 // listens. Throws WarmGone when no readable answer comes, and the Error that the process answers with.
 struct WarmGreeting {
   WarmLink link;
-  ReadJson answer;
+  Json answer;
 };
 std::optional<WarmGreeting> greet_warm(const std::string& path, const char* want);
 
@@ -62,7 +61,7 @@ class WarmClient : public Answerer {
   void await_lines();
   void cancel_if_interrupted(Pending& pending) const;
   void receive(Pending& pending);
-  void take_line(Pending& pending, const ReadJson& line) const;
+  void take_line(Pending& pending, const Json& line) const;
   void check_alive(const Pending& pending, bool is_there) const;
 
   const std::string path_;

@@ -27,7 +27,7 @@ constexpr double kLastWordsSeconds = 5;  // for a slow client to read its last l
 constexpr double kAliveSeconds = 1;      // between two lines {} to a client that waits
 constexpr int kPollEveryMs = 10, kStoreMs = 20, kIdleMs = 1000;
 
-void queue(WarmLink& link, const ReadJson& json) { link.queue(json_text(json)); }
+void queue(WarmLink& link, const Json& json) { link.queue(json_text(json)); }
 
 class WarmServer {
  public:
@@ -86,7 +86,8 @@ class WarmServer {
     void send(std::string_view lines) { link.queue(lines.substr(0, lines.size() - 1)); }
     // Sends the error that is being handled, and nothing after it.
     void refuse() {
-      queue(link, {{"error", WarmError(current_error())}});
+      const Error error = current_error();
+      queue(link, {{"error", {error.kind(), error.what(), error.hint()}}});
       wants = Wants::nothing_more;
     }
 
@@ -163,14 +164,14 @@ class WarmServer {
     for (const auto& client : clients_) {
       const bool waits = client->wants == Wants::answer || client->wants == Wants::end;
       if (!waits || client->link.n_unsent() > 0 || seconds_since(client->alive_at) < kAliveSeconds) continue;
-      queue(client->link, ReadJson::object());
+      queue(client->link, Json::object());
       client->alive_at = Clock::now();
       client->is_gone = client->is_gone || !client->link.send();
     }
   }
 
   void take_line(Client& client, const std::string& line) {
-    const ReadJson json = parse_outside_json(line, kRequestDepth);
+    const Json json = parse_outside_json(line, kRequestDepth);
     JsonFields fields(json, "the line");
     const std::optional<std::string> want = fields.text("want");
     if (want == "status" || want == "stop") {
@@ -180,19 +181,19 @@ class WarmServer {
     } else if (is_ending_) {
       client.is_gone = true;
     } else if (want == "facts") {
-      queue(client.link, {{"facts", facts_of(engine_)}, {"talk", client.number}});
+      queue(client.link, {{"facts", nlohmann::json(facts_of(engine_))}, {"talk", client.number}});
       client.wants = Wants::facts;
     } else if (want) {
       fail(ErrorKind::usage, "expected want to be facts, status or stop");
     } else {
-      client.request = read_client_request(fields, line);
+      client.request = read_client_request(fields);
       client.wants = Wants::answer;
     }
   }
 
-  Request read_client_request(JsonFields& fields, const std::string& line) {
+  Request read_client_request(JsonFields& fields) {
     const int64_t talk = fields.integer("talk", 0, INT64_MAX).value_or(0);
-    const ChatRequest read = read_request(fields, line, {});
+    const ChatRequest read = read_request(fields, {});
     const Prompt prompt = prompt_of(read, tokenizer_, most_encoded(engine_.plan().cache.max_context));
     Request request{nullptr, &tokenizer_, prompt.ids, read.options, read.decoded};
     request.options.thinking = prompt.thinking;
@@ -241,7 +242,7 @@ class WarmServer {
     return std::ranges::count_if(clients_, [&](const auto& client) { return client->wants == what; });
   }
 
-  ReadJson status() const {
+  Json status() const {
     return {{"pid", getpid()},
             {"model", terms_.model},
             {"began", began_at_},

@@ -1,13 +1,11 @@
 // See warm_wire.h.
 #include "cli/warm/warm_wire.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -15,20 +13,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/sha256.h"
 #include "base/text.h"
 #include "cli/options/flags.h"
-#include "cli/options/json.h"
-#include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"
 
 namespace dsv32 {
 namespace {
-
-[[noreturn]] void fail_io(const std::string& path, const char* what) {
-  fail(ErrorKind::io, format("cannot %s %s: %s", what, visible(path).c_str(), std::strerror(errno)));
-}
 
 // Throws Error{io} when there is no path for it.
 std::string socket_folder() {
@@ -71,7 +62,7 @@ void allow_many_files() {
 OwnedFd make_socket(int flags) {
   allow_many_files();
   OwnedFd made(real_file_system(), socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
-  if (!made.is_open()) fail_io("a socket", "make");
+  if (!made.is_open()) fail_file("make", "a socket");
   return made;
 }
 
@@ -104,7 +95,7 @@ void add_engine(Sha256& hash, Options options) {
 // Without the ctime: chmod, a link or a rename let the process go on. If the model was written to, the
 // process sees that by itself, and refuses what it is asked.
 std::string warm_path(const Options& options, const GgufFile& file) {
-  constexpr size_t kNameBytes = 8;
+  constexpr size_t kDigits = 16;
   Sha256 hash;
   hash.add_field(version_text());
   for (const MappedFile& part : file.files()) {
@@ -113,10 +104,7 @@ std::string warm_path(const Options& options, const GgufFile& file) {
     for (const uint64_t number : stamp.numbers()) hash.add_number(number);
   }
   add_engine(hash, options);
-  const Hash256 digest = hash.finish();
-  std::string path = socket_folder() + "/warm-";
-  for (size_t i = 0; i < kNameBytes; ++i) path += format("%02x", digest[i]);
-  return path + ".sock";
+  return socket_folder() + "/warm-" + hex(hash.finish()).substr(0, kDigits) + ".sock";
 }
 
 std::vector<std::string> warm_paths() {
@@ -135,7 +123,7 @@ std::string warm_log(const std::string& path) { return path.substr(0, path.rfind
 
 OwnedFd lock_warm(const std::string& path) {
   if (!is_folder_safe(make_user_folder(UserFolder::runtime)))
-    fail_io(user_folder(UserFolder::runtime), "make the folder");
+    fail_file("make the folder", user_folder(UserFolder::runtime));
   address_of(path);  // fails now instead of after loading
   const std::string log = warm_log(path);
   if (is_special_file(log))
@@ -145,10 +133,10 @@ OwnedFd lock_warm(const std::string& path) {
   do {
     file =
         OwnedFd(real_file_system(), real_file_system().open_at(AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND));
-    if (!file.is_open()) errno = -file.error(), fail_io(log, "open");
+    if (!file.is_open()) errno = -file.error(), fail_file("open", log);
     const int locked = lock_within(real_file_system(), file.get(), std::chrono::milliseconds(0));
     if (locked == -EWOULDBLOCK) return {};
-    if (locked != 0) errno = -locked, fail_io(log, "lock");
+    if (locked != 0) errno = -locked, fail_file("lock", log);
   } while (!is_at(file.get(), log));                  // false: the locked file was removed meanwhile
   const bool is_held = connect_warm(path).is_open();  // by a process whose log was removed
   return is_held ? OwnedFd() : std::move(file);
@@ -160,7 +148,7 @@ WarmListener::WarmListener(const std::string& path) : path_(path), socket_(make_
   unlink(path.c_str());
   if (bind(fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       chmod(path.c_str(), 0600) != 0 || listen(fd(), kMostWaiting) != 0)
-    fail_io(path, "listen at");
+    fail_file("listen at", path);
   file_ = file_at(path);
 }
 
@@ -183,7 +171,7 @@ OwnedFd connect_warm(const std::string& path) {
   while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == EINTR) continue;
     if (errno == ENOENT || errno == ECONNREFUSED || errno == EAGAIN) return {};
-    fail_io(path, "connect to");
+    fail_file("connect to", path);
   }
   return socket;
 }

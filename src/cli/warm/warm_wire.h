@@ -10,7 +10,7 @@
 //   client:   {"want": "facts"}, the first connection; or "status", or "stop"; or a request,
 //             {"talk": 3, "body": {...}}, which ends early when the client closes its side of the connection
 //   process:  {"facts": {...}, "talk": 3}; for status and stop {"pid": ..., ...}; for a request the answer's
-//             chunks, or {"error": {...}}
+//             chunks, or {"error": [KIND, MESSAGE, HINT]}
 //             {}: the process is alive, every second to those who wait for an answer or for the end
 //
 // The process closes a connection after an answer, an error and a status; after a stop when it has ended.
@@ -19,7 +19,6 @@
 // So a client sends lines of a batch (cli/options/request_json.h), whose prompts are tokens.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -105,22 +104,12 @@ class WarmLink {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EngineFacts, vocab_size, context, max_seqs, pool_tokens, has_drafts,
                                    warnings)
 
-// An Error in a line.
-struct WarmError {
-  ErrorKind kind = ErrorKind::internal;
-  std::string message, hint;
-  WarmError() = default;
-  explicit WarmError(const Error& error) : kind(error.kind()), message(error.what()), hint(error.hint()) {}
-  Error error() const { return {kind, message, hint}; }
-};
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WarmError, kind, message, hint)
-
 // For lines of the process, which is trusted: only a line that cannot be read is an error.
 [[noreturn]] void fail_unread();  // throws WarmGone
 template <typename Read>
 auto readable(const Read& read) try {
   return read();
-} catch (const ReadJson::exception&) {
+} catch (const Json::exception&) {
   fail_unread();
 }
 
