@@ -176,7 +176,10 @@ class Bench {
       fail(ErrorKind::memory, "none of these batches fits", "--capacity says how many sequences fit");
     std::vector<Row> rows;
     for (const Measured& at : rows_) rows.push_back(at.row(memory_gbps_));
-    write_result(options_, head() + text_of(rows),
+    const std::string head =
+        format("%s, %.2f GB of weights a token, memory moves %.0f GB/s\n", backend_.c_str(),
+               static_cast<double>(n_weight_bytes_) / 1e9, memory_gbps_);
+    write_result(options_, head + text_of(rows),
                  {{"backend", backend_},
                   {"weight_bytes_per_token", n_weight_bytes_},
                   {"memory_gbps", memory_gbps_},
@@ -249,11 +252,6 @@ class Bench {
       row.weight_gbps = static_cast<double>(n_weight_bytes_) / row.decode.step_seconds / 1e9;
     if (cache.has_buffers()) row.buffer_rows = cache.buffer_rows;
     rows_.push_back(std::move(row));
-  }
-
-  std::string head() const {
-    return format("%s, %.2f GB of weights a token, memory moves %.0f GB/s\n", backend_.c_str(),
-                  static_cast<double>(n_weight_bytes_) / 1e9, memory_gbps_);
   }
 
   const Options& options_;

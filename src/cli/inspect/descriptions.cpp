@@ -101,10 +101,6 @@ std::string fish_script() {
   return text;
 }
 
-struct Entry {
-  const char *name, *text;
-};
-
 constexpr Entry kEnvironment[] = {
     {"DSV32_MODEL", "The model, where -m names none."},
     {"DSV32_MODELS", "A folder of models, beside models/ and the one of data."},
@@ -165,12 +161,6 @@ std::string chat_section() {
   return text;
 }
 
-std::string example_section() {
-  std::string text = ".SH EXAMPLES\n";
-  for (const Example& example : examples()) text += paragraph(example.command, "", example.text);
-  return text;
-}
-
 }  // namespace
 
 std::string completion_script(const std::string& shell) {
@@ -198,7 +188,7 @@ std::string manual_page() {
       ".SH GPUS\nWhat data sheets say of those that plans know by name.\n.nf\n" + roff(gpu_table()) + ".fi\n";
   text += ".SH EXIT STATUS\n" + roff(exit_codes());
   text += section_of("ENVIRONMENT", kEnvironment) + section_of("FILES", kFiles);
-  return text + example_section();
+  return text + section_of("EXAMPLES", examples());
 }
 
 }  // namespace dsv32

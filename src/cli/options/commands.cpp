@@ -124,8 +124,8 @@ std::string exit_codes() {
          "batch failed, 6 no whole answer.\n";
 }
 
-std::span<const Example> examples() {
-  static constexpr Example kExamples[] = {
+std::span<const Entry> examples() {
+  static constexpr Entry kExamples[] = {
       {"dsv32 run \"Why is the sky blue?\"", "the answer, on standard output"},
       {"dsv32 run -f notes.txt \"Summarise this.\"", "a file, then the question"},
       {"git diff | dsv32 run \"Review this.\"", "standard input, then the question"},
@@ -136,7 +136,7 @@ std::span<const Example> examples() {
 
 std::string overview() {
   std::string text = "dsv32 runs DeepSeek-V3.2 from a GGUF file.\n\n";
-  for (const Example& example : examples()) text += format("  %-42s %s\n", example.command, example.text);
+  for (const Entry& example : examples()) text += format("  %-42s %s\n", example.name, example.text);
   text += "\nCommands:\n";
   for (const CommandRow& row : commands()) text += format("  %-15s %s\n", row.name().c_str(), row.about);
   text += "  help, version   this text; dsv32 COMMAND --help lists a command's flags\n\n";

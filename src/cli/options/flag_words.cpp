@@ -226,18 +226,16 @@ ImaginedMachine parse_machine(const FlagValue& value) {
     fail(ErrorKind::usage, value.flag + " " + machine.name + " lacks a unit of memory",
          "say " + value.flag + " " + visible(meant, false, 80) + " for GiB");
   const std::optional<uint64_t> host = size_in(terms.back());
-  if (!host || terms.size() == 1) {
-    for (const std::string& term : terms)
-      if (!add_gpus(term, machine)) fail_value(value, expected);
-    const std::string given = value.flag + " " + machine.name;
+  const bool has_host = host && terms.size() > 1;
+  if (has_host) terms.pop_back();
+  const bool has_gpus = !has_host || terms != std::vector<std::string>{"0"};
+  for (const std::string& term : terms)
+    if (has_gpus && !add_gpus(term, machine)) fail_value(value, expected);
+  const std::string given = value.flag + " " + machine.name;
+  if (!has_host)
     fail(ErrorKind::usage, given + " lacks the host's memory",
          "add it, such as " + given + "+256G; 0+256G has no GPU");
-  }
   machine.host = *host;
-  terms.pop_back();
-  if (terms == std::vector<std::string>{"0"}) return machine;
-  for (const std::string& term : terms)
-    if (!add_gpus(term, machine)) fail_value(value, expected);
   return machine;
 }
 

@@ -40,10 +40,11 @@ const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_
 
 std::string exit_codes();  // one line
 
-struct Example {
-  const char *command, *text;
+// What is typed or set, and what it does.
+struct Entry {
+  const char *name, *text;
 };
-std::span<const Example> examples();
+std::span<const Entry> examples();
 
 std::string overview();  // examples first, then the commands, then the exit codes
 

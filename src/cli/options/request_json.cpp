@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/options/messages.h"
-#include "cli/options/response_format.h"
+#include "cli/options/schema.h"
 #include "cli/options/tools.h"
 #include "constrain/constraint.h"
 
