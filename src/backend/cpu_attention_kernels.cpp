@@ -11,6 +11,7 @@
 #include "backend/cpu_kernels.h"
 #include "gguf/quant_codes.h"
 
+#include "backend/cpu_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu_attention_kernels.cpp"
 #include <hwy/foreach_target.h>

@@ -9,10 +9,6 @@
 
 #include "gguf/quant.h"
 
-// Highway's instruction sets that the kernels are compiled for. Machines with SSSE3 but not SSE4 are extinct.
-// SVE registers have no compile-time size; machines with SVE use NEON.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-
 namespace dsv32 {
 
 // A step of up to kRows rows as floats, in the order in which an instruction set's tiles read them.

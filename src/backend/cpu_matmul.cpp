@@ -15,6 +15,7 @@
 #include "backend/cpu_kernels.h"
 #include "base/error.h"
 
+#include "backend/cpu_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu_matmul.cpp"
 #include <hwy/foreach_target.h>
