@@ -268,7 +268,7 @@ BOOST_AUTO_TEST_CASE(answers_are_read_as_they_were_written) {
   UnwillingModel model({});
   GenerationResult result;
   Completion& made = result.completion;
-  made = {"why\xff", "text \xe8\xaa", true, {{"f", R"({"a":1})", "call_1"}}, "<x>", true, "no call"};
+  made = {{{{"f", R"({"a":1})", "call_1"}}, "<x>", true, "no call"}, "why\xff", "text \xe8\xaa", true};
   result.finish_reason = FinishReason::length;
   result.n_prompt_tokens = 9, result.n_cached_tokens = 3, result.n_read_tokens = 8;
   result.n_completion_tokens = 7, result.n_thinking_tokens = 2, result.n_guessed = 7, result.n_accepted = 5;
