@@ -63,8 +63,8 @@ void Stage::project(const Piece& p, const LayerWeights& w) {
 }
 
 // qr = RMSNorm(qr);  c = RMSNorm(kv[:rank]);  k_pe = rope(kv[rank:]);  k_I = rope(LayerNorm(k_I));  store (c,
-// k_pe) and H k_I;  where the layer attends: q = wq_b qr;  q_I = the indexer's wq_b qr, if is_scored(). H:
-// Hadamard
+// k_pe) in the host's pool and its slot, H k_I in its key page;  where the layer attends: q = wq_b qr;  q_I =
+// the indexer's wq_b qr, if is_scored(). H: Hadamard
 void Stage::store(const Piece& p, const LayerWeights& w, const CacheView& cache) {
   const int64_t rank = args_.kv_lora_rank;
   StoreTokens op{p.tokens, is_alone() ? cache : cache_.storing(cache), frequencies_.data(), args_.norm_eps};

@@ -13,12 +13,17 @@ for document in "${documents[@]}"; do
   done <links
 done
 
-# Every source file that design.md names exists.
+# Every source file and every function that design.md names exists.
 find "$root"/{src,cuda,tests,models,main.cpp} -type f | sed 's|^|/|' >sources
 grep -oE '`[A-Za-z0-9_/]+\.(cpp|h|cu|cuh|py|sh)`' "$root/docs/design.md" | tr -d '\`' | sort -u >named
 check "design.md: names files" test "$(wc -l <named)" -ge 50
 while IFS= read -r file; do
   [[ $file == *NAME* ]] || check "design.md: the file $file" grep -q "/$file\$" sources
+done <named
+find "$root"/{src,cuda,main.cpp} -type f -exec cat {} + >all_code
+grep -oE '`[A-Za-z0-9_:]+\(\)`' "$root/docs/design.md" | tr -d '\`()' | sed 's/.*:://' | sort -u >named
+while IFS= read -r function; do
+  check "design.md: the function $function" grep -qE "(^|[^A-Za-z0-9_])$function(<[^>]*>)?\\(" all_code
 done <named
 
 # Every command has a line in the manual page, and every flag a line in its command's help.
