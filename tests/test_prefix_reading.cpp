@@ -244,64 +244,60 @@ BOOST_AUTO_TEST_CASE(who_waits_for_the_disk_holds_nobody_up) {
   }
 }
 
+// The disk is read for `reading`, `waiting` waits for its turn there, and `decoding` decodes meanwhile.
+struct TwoAtTheDisk {
+  const GatedFixture disk;
+  std::unique_ptr<Opened> warm;
+  std::unique_ptr<Tokenizer> tokenizer;
+  Listener nobody;
+  int64_t reading = 0, waiting = 0, decoding = 0;
+
+  TwoAtTheDisk() {
+    const std::vector<int32_t> stored = random_tokens(kBase, 9);
+    Opened(with_disk(cold_options(), disk.dir.file("cache"))).sequence->sync(stored);
+    std::vector<int32_t> second = stored;
+    second.push_back(250);
+    EngineOptions options = disk.options();
+    options.max_seqs = 4, options.pool = 4096;
+    warm = std::make_unique<Opened>(options);
+    tokenizer = Tokenizer::make(load_vocabulary(warm->file));
+    reading = add(leaving_at(kBase), 2), waiting = add(second, 2), decoding = add(random_tokens(20, 5), 300);
+    for (int i = 0; i < 10; ++i) loop().turn();
+    BOOST_TEST(disk.gate->is_waited_for());
+  }
+  Loop& loop() { return warm->engine->loop(); }
+  int64_t add(const std::vector<int32_t>& prompt, int64_t max_tokens) {
+    GenerationOptions options;
+    options.max_tokens = max_tokens;
+    return loop().add({nullptr, tokenizer.get(), prompt, options}, nobody);
+  }
+  void open_until_done(int64_t request) {
+    disk.gate->open();
+    while (!loop().is_done(request) && !loop().is_done(decoding)) loop().turn();
+  }
+};
+
 // What is read for a request that was dropped does not keep the next one from the disk, while others decode.
 BOOST_AUTO_TEST_CASE(a_dropped_request_leaves_the_disk_to_the_next) {
-  const GatedFixture disk;
-  const std::vector<int32_t> stored = random_tokens(kBase, 9);
-  Opened(with_disk(cold_options(), disk.dir.file("cache"))).sequence->sync(stored);
-  std::vector<int32_t> second = stored;
-  second.push_back(250);
-  EngineOptions options = disk.options();
-  options.max_seqs = 4, options.pool = 4096;
-  Opened warm(options);
-  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(warm.file));
-  GenerationOptions few, many;
-  few.max_tokens = 2, many.max_tokens = 300;
-  Listener nobody;
-  Loop& loop = warm.engine->loop();
-  const auto add = [&](const std::vector<int32_t>& prompt, const GenerationOptions& length) {
-    return loop.add({nullptr, tokenizer.get(), prompt, length}, nobody);
-  };
-  const int64_t dropped = add(leaving_at(kBase), few), next = add(second, few),
-                decoding = add(random_tokens(20, 5), many);
-  for (int i = 0; i < 10; ++i) loop.turn();
-  BOOST_TEST(disk.gate->is_waited_for());
-  loop.drop(dropped);
-  disk.gate->open();
-  while (!loop.is_done(next) && !loop.is_done(decoding)) loop.turn();
-  BOOST_TEST(!loop.is_done(decoding));
-  BOOST_TEST(loop.take(next).n_cached_tokens == kBase);
-  loop.drop(decoding);
+  TwoAtTheDisk scene;
+  Loop& loop = scene.loop();
+  loop.drop(scene.reading);
+  scene.open_until_done(scene.waiting);
+  BOOST_TEST(!loop.is_done(scene.decoding));
+  BOOST_TEST(loop.take(scene.waiting).n_cached_tokens == kBase);
+  loop.drop(scene.decoding);
 }
 
 BOOST_AUTO_TEST_CASE(a_dropped_request_that_waits_for_its_turn_leaves_the_disk_to_the_one_before) {
-  const GatedFixture disk;
-  const std::vector<int32_t> stored = random_tokens(kBase, 9);
-  Opened(with_disk(cold_options(), disk.dir.file("cache"))).sequence->sync(stored);
-  std::vector<int32_t> second = stored;
-  second.push_back(250);
-  EngineOptions options = disk.options();
-  options.max_seqs = 4, options.pool = 4096;
-  Opened warm(options);
-  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(warm.file));
-  GenerationOptions few, many;
-  few.max_tokens = 2, many.max_tokens = 300;
-  Listener nobody;
-  Loop& loop = warm.engine->loop();
-  const auto add = [&](const std::vector<int32_t>& prompt, const GenerationOptions& length) {
-    return loop.add({nullptr, tokenizer.get(), prompt, length}, nobody);
-  };
-  const int64_t reading = add(leaving_at(kBase), few), dropped = add(second, few),
-                decoding = add(random_tokens(20, 5), many);
-  for (int i = 0; i < 10; ++i) loop.turn();
-  BOOST_TEST(disk.gate->is_waited_for());
-  const uint64_t n_changes = warm.engine->prefix_cache()->n_changes();
-  loop.drop(dropped);
-  BOOST_TEST(warm.engine->prefix_cache()->n_changes() == n_changes);
-  disk.gate->open();
-  while (!loop.is_done(reading) && !loop.is_done(decoding)) loop.turn();
-  BOOST_TEST(loop.take(reading).n_cached_tokens == kBase);
-  loop.drop(decoding);
+  TwoAtTheDisk scene;
+  Loop& loop = scene.loop();
+  const PrefixCache& prefixes = *scene.warm->engine->prefix_cache();
+  const uint64_t n_changes = prefixes.n_changes();
+  loop.drop(scene.waiting);
+  BOOST_TEST(prefixes.n_changes() == n_changes);
+  scene.open_until_done(scene.reading);
+  BOOST_TEST(loop.take(scene.reading).n_cached_tokens == kBase);
+  loop.drop(scene.decoding);
 }
 
 // Steps that bring no page to be known are no reason to ask again for who waits for its turn there.
