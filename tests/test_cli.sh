@@ -678,7 +678,7 @@ sed -E 's/("seed"|"created").*//; s/"chatcmpl-[^"]*"//' out | sed -E 's/"(id|req
 check "run --lines as JSON: lines of batch" test "$(grep -ac '^{"id":"batch_req_.*"custom_id":"[134]",.*"error":null}$' out)" = 3
 input=three.txt expect "batch --lines" 0 batch "${b[@]}" -q --lines --ordered - -o - --no-think --temp 0 -n 3
 check "batch --lines: what run --lines says as JSON" test "$(sed -E 's/("seed"|"created").*//; s/"chatcmpl-[^"]*"//' out | sed -E 's/"(id|request_id)":"[^"]*"//g')" = "$(cat many.json)"
-expect "run --each" 5 run "${b[@]}" --each -f file.txt -f absent.txt -f three.txt --no-think -n 3 "Why?"
+expect "run --each" 5 run "${b[@]}" --each -f file.txt -f absent.txt -f three.txt --no-think --temp 0 -n 3 "Why?"
 check "run --each: a block each, by name" test "$(grep -a '^==>' out)" = $'==> file.txt <==\n==> three.txt <=='
 check "run --each: what failed is told" has err "absent.txt: cannot read absent.txt"
 usage_error "run --each without files" run "${b[@]}" --each hi
@@ -1248,7 +1248,7 @@ for command in help --version "run --help" "bench --help" "cache list" "cache ve
   full_disk $command
 done
 for command in "inspect model" "inspect plan" "inspect tokens hi" "check --backend cpu hi" \
-  "run --no-think -n 4 hi"; do
+  "run --no-think --seed 7 -n 4 hi"; do
   # shellcheck disable=SC2086
   full_disk $command "${m[@]}"
   # shellcheck disable=SC2086

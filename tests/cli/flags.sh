@@ -73,7 +73,7 @@ mkdir -p config/dsv32
 echo '--system="Be brief."' >config/dsv32/config
 XDG_CONFIG_HOME=$PWD/config expect "quotes in settings" 0 inspect tokens "${m[@]}" --no-think hi
 check "quotes in settings: dropped" has out "<｜begin▁of▁sentence｜>Be brief.<｜User｜>hi"
-expect "a stop text with an escape" 0 run "${m[@]}" --no-think -n 1 --stop '\n' hi
+expect "a stop text with an escape" 0 run "${m[@]}" --no-think --seed 7 -n 1 --stop '\n' hi
 check "a stop text with an escape: what makes a line end" has err "\$'\\n'"
 expect "a stop text with a line end" 0 run "${m[@]}" --no-think --seed 7 -n 1 --stop $'\n' hi
 check "a stop text with a line end: nothing said" lacks err "note: --stop"
