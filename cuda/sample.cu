@@ -31,14 +31,14 @@ struct Found {
 template <typename Logits>
 __device__ int32_t find_drawn(Shared& sm, const Row<Logits>& row, const SampleRule& rule, const Cut& cut) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const auto weight_of = [&](int32_t id, float logit) -> uint64_t {
+  const auto weight = [&](int32_t id, float logit) -> uint64_t {
     const float p = probability(row, logit);
-    return cut.keeps(logit, id) & (p >= rule.min_p) ? weight(p) : 0;
+    return cut.keeps(logit, id) ? weight_of(rule, p) : 0;
   };
   const int n_run = (row.end - row.first + kWarps - 1) / kWarps, run_first = row.first + warp * n_run;
   uint64_t sum = 0;
   visit_ids<kTogether, 32>(row.logits, run_first + lane, min(run_first + n_run, row.end),
-                           [&](int32_t id, float logit) { sum += weight_of(id, logit); });
+                           [&](int32_t id, float logit) { sum += weight(id, logit); });
   sum = warp_sum_u64(sum);
   if (lane == 0) sm.run_sums[warp] = sum;
   __syncthreads();
@@ -55,12 +55,12 @@ __device__ int32_t find_drawn(Shared& sm, const Row<Logits>& row, const SampleRu
   const int first = min(row.first + run * n_run + static_cast<int>(threadIdx.x) * n_own, end),
             last = min(first + n_own, end);
   own = 0;
-  visit_ids<4, 1>(row.logits, first, last, [&](int32_t id, float logit) { own += weight_of(id, logit); });
+  visit_ids<4, 1>(row.logits, first, last, [&](int32_t id, float logit) { own += weight(id, logit); });
   const uint64_t before = block_prefix(sm, own, total);
   if (before <= left && left < before + own) {
     left -= before;
     int id = first;
-    for (uint64_t w; left >= (w = weight_of(id, row.logits[id])); ++id) left -= w;
+    for (uint64_t w; left >= (w = weight(id, row.logits[id])); ++id) left -= w;
     sm.drawn = id;
   }
   __syncthreads();
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(kShareThreads)
 // The logarithm of the sum of exp(logit - largest), added in units of 2^-40.
 __device__ float log_sum_exp(Shared& sm, const Row<const float*>& row) {
   uint64_t sum = 0, own, total;
-  visit_logits(row,
-               [&](int32_t, float logit) { sum += weight(expf(fmaxf(logit - row.largest, -kWidthOfBins))); });
+  visit_logits(
+      row, [&](int32_t, float logit) { sum += weight_of(expf(fmaxf(logit - row.largest, -kWidthOfBins))); });
   block_prefix(sm, sum, own);
   team_prefix(sm, row.team, own, total);
   row.team.sync();

@@ -105,7 +105,6 @@ template <typename Logits>
 DSV32_DEVICE float probability(const Row<Logits>& row, float logit) {
   return exp2_fast((logit - row.largest) * row.scale);
 }
-DSV32_DEVICE uint64_t weight(float p) { return static_cast<uint64_t>(p * 0x1p40f); }
 
 DSV32_DEVICE uint64_t warp_sum_u64(uint64_t x) {
   DSV32_UNROLL for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
@@ -226,7 +225,7 @@ DSV32_DEVICE void fill_bins(Shared& sm, const Row<Logits>& row, const DigitOf& d
       [&](int first, const float(&logits)[kTogether]) {
         uint32_t digits[kTogether], lows[kTogether], highs[kTogether];
         DSV32_UNROLL for (int u = 0; u < kTogether; ++u) {
-          const uint64_t amount = kWeighs ? weight(probability(row, logits[u])) : 1;
+          const uint64_t amount = kWeighs ? weight_of(probability(row, logits[u])) : 1;
           lows[u] = static_cast<uint32_t>(amount), highs[u] = static_cast<uint32_t>(amount >> 32);
           const uint32_t digit = digit_of(first + u * kThreads, logits[u]);
           digits[u] = amount ? digit : kBins;
@@ -341,7 +340,7 @@ __device__ Cut find_listed(Shared& sm, const Team& team, int n, uint64_t need, c
 template <bool kWeighs, typename Logits, typename NeedOf>
 __device__ Cut find_cut(Shared& sm, const Row<Logits>& row, const Cut& within, const NeedOf& need_of) {
   const auto amount_of = [&](float logit) -> uint64_t {
-    return kWeighs ? weight(probability(row, logit)) : 1;
+    return kWeighs ? weight_of(probability(row, logit)) : 1;
   };
   // fabsf: the difference of two zeros could be -0.
   const float width =

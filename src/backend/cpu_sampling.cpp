@@ -44,9 +44,6 @@ float probability(float logit, float largest, float temperature) {
   return std::exp((logit - largest) / temperature);
 }
 
-// [0, 2^40]: sums over 2^22 tokens stay far below 2^64.
-uint64_t weight(float probability) { return static_cast<uint64_t>(probability * 0x1p40f); }
-
 double log_sum_exp(const Row& row, float largest) {
   double sum = 0;
   for (int32_t id = 0; id < row.n; ++id)
@@ -63,15 +60,15 @@ Candidate last_kept(const Row& row, const SampleRule& rule, float largest) {
   }
   if (!(rule.top_p < 1)) return *std::ranges::max_element(candidates, is_likelier);
   std::ranges::sort(candidates, is_likelier);
-  const auto weight_of = [&](const Candidate& candidate) {
-    return weight(probability(candidate.logit, largest, rule.temperature));
+  const auto weight = [&](const Candidate& candidate) {
+    return weight_of(probability(candidate.logit, largest, rule.temperature));
   };
   uint64_t total = 0, reached = 0;
-  for (const Candidate& candidate : candidates) total += weight_of(candidate);
+  for (const Candidate& candidate : candidates) total += weight(candidate);
   const double wanted = static_cast<double>(rule.top_p) * static_cast<double>(total);
   const uint64_t need = std::clamp(static_cast<uint64_t>(std::ceil(wanted)), uint64_t{1}, total);
   for (const Candidate& candidate : candidates) {
-    reached += weight_of(candidate);
+    reached += weight(candidate);
     if (reached >= need) return candidate;
   }
   return candidates.back();
@@ -85,7 +82,7 @@ int32_t draw(const Row& row, const SampleRule& rule, float largest) {
   for (int32_t id = 0; id < row.n; ++id) {
     if (!row.allows(id) || is_likelier(last, row.at(id))) continue;
     const float p = probability(row.logits[id], largest, rule.temperature);
-    total += weights[static_cast<size_t>(id)] = p >= rule.min_p ? weight(p) : 0;
+    total += weights[static_cast<size_t>(id)] = weight_of(rule, p);
   }
   uint64_t left = std::min(static_cast<uint64_t>(rule.uniform * static_cast<double>(total)), total - 1);
   int32_t id = 0;

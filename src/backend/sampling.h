@@ -15,6 +15,15 @@ struct SampleRule {
   bool is_masked = false;  // draw as if the row had no other tokens than those that its mask allows
 };
 
+// The weight of a kept token, from its probability relative to the likeliest one's: [0, 2^40], so that sums
+// over 2^22 tokens stay far below 2^64.
+constexpr uint64_t weight_of(float probability) { return static_cast<uint64_t>(probability * 0x1p40f); }
+
+// The same in the draw itself, behind what a rule cuts off in the order of likelihood. 0: it is not drawn.
+constexpr uint64_t weight_of(const SampleRule& rule, float probability) {
+  return probability >= rule.min_p ? weight_of(probability) : 0;
+}
+
 // A mask has one bit a token: bit id % 32 of word id / 32 says whether the token may be drawn. Bits past the
 // vocabulary mean nothing.
 constexpr int64_t n_mask_words(int64_t vocab_size) { return (vocab_size + 31) / 32; }
