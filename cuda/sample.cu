@@ -18,6 +18,7 @@ constexpr int kRulesOfALaunch = 120;              // a launch's arguments are 4 
 struct Rules {
   SampleRule rule[kRulesOfALaunch];
 };
+static_assert(sizeof(Rules) <= 3968);
 
 // Facts about a row from some of its ids.
 struct Found {

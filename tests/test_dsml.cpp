@@ -15,6 +15,7 @@
 #include "text/completion_parser.h"
 #include "text/dsml.h"
 #include "text/json.h"
+#include "text/marks.h"
 
 using namespace dsv32;
 
@@ -28,7 +29,7 @@ using Role = Message::Role;
 std::unique_ptr<Tokenizer> tokenizer_with_mark(TokenType type) {
   Vocabulary vocabulary = bpe_vocabulary();
   const auto mark =
-      static_cast<size_t>(std::ranges::find(vocabulary.tokens, kDsmlMark) - vocabulary.tokens.begin());
+      static_cast<size_t>(std::ranges::find(vocabulary.tokens, marks::kDsml) - vocabulary.tokens.begin());
   vocabulary.types.at(mark) = type;
   if (type == TokenType::unused) vocabulary.tokens[mark] = "[PAD]";
   return Tokenizer::make(vocabulary);
@@ -91,7 +92,7 @@ std::vector<Message> one_call(const std::string& arguments, const std::string& r
 size_t n_marks(const Tokenizer& tokenizer, const Ids& ids) {
   return static_cast<size_t>(std::ranges::count_if(ids, [&](int32_t id) {
     return tokenizer.is_control(id) || contains(tokenizer.piece(id), "think>") ||
-           tokenizer.piece(id) == kDsmlMark;
+           tokenizer.piece(id) == marks::kDsml;
   }));
 }
 

@@ -19,7 +19,8 @@ struct SampleRule {
 // over 2^22 tokens stay far below 2^64.
 constexpr uint64_t weight_of(float probability) { return static_cast<uint64_t>(probability * 0x1p40f); }
 
-// The same in the draw itself, behind what a rule cuts off in the order of likelihood. 0: it is not drawn.
+// The same in the draw itself, of a token that top-k and top-p keep. 0: it is not drawn; the likeliest
+// token's is never 0.
 constexpr uint64_t weight_of(const SampleRule& rule, float probability) {
   return probability >= rule.min_p ? weight_of(probability) : 0;
 }

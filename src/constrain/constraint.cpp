@@ -12,6 +12,7 @@
 #include "constrain/schema.h"
 #include "constrain/token_trie.h"
 #include "constrain/tools.h"
+#include "text/marks.h"
 
 namespace dsv32 {
 namespace {
@@ -88,7 +89,7 @@ class Grammar {
         not_in_strings.push_back(term);
     if (!not_in_strings.empty()) walk(trie.plain(), trie, not_in_strings, words);
     for (const int32_t id : trie.marks())
-      if (!has_marks_ || trie.bytes_of(id) != "｜DSML｜") clear(words, id);
+      if (!has_marks_ || trie.bytes_of(id) != marks::kDsml) clear(words, id);
     if (may_end(state))
       for (const int32_t id : trie.ends()) TokenTrie::set(words, id);
     if (std::ranges::count(words, 0u) == std::ssize(words))

@@ -5,15 +5,17 @@
 #include "constrain/schema.h"
 #include "text/call_parser.h"
 #include "text/json.h"
+#include "text/marks.h"
 
 namespace dsv32 {
 namespace {
 
-const std::string kBegin = "<｜DSML｜function_calls>", kEnd = "</｜DSML｜function_calls>",
-                  kEndInvoke = "</｜DSML｜invoke>", kEndParameter = "</｜DSML｜parameter>",
-                  kBeginParameter = "<｜DSML｜parameter name=\"", kNamed = "\" string=\"";
+const std::string kBegin(marks::kCalls),
+    kEnd = std::string(marks::kEndCalls) + ">", kBeginInvoke = std::string(marks::kInvoke) + " name=\"",
+    kEndInvoke = std::string(marks::kEndInvoke) + ">",
+    kBeginParameter = std::string(marks::kParameter) + " name=\"", kNamed = "\" string=\"";
 // What ends a value: CallParser finds the tag also with space before its >.
-const std::string kBarred = kEndParameter.substr(0, kEndParameter.size() - 1);
+const std::string kBarred(marks::kEndParameter), kEndParameter = kBarred + ">";
 
 class ToolGrammar {
  public:
@@ -26,8 +28,8 @@ class ToolGrammar {
   }
 
   Terms::Id invoke(const std::string& name, Terms::Id parameters) {
-    return terms_.sequence({terms_.literal("<｜DSML｜invoke name=\"" + name + "\">\n"), parameters,
-                            terms_.literal("\n" + kEndInvoke)});
+    return terms_.sequence(
+        {terms_.literal(kBeginInvoke + name + "\">\n"), parameters, terms_.literal("\n" + kEndInvoke)});
   }
 
   Terms::Id strict_parameters(const Json& schema, const std::string& tool) {
@@ -69,7 +71,7 @@ class ToolGrammar {
   // The parser has to find the name in its tag.
   static void check_name(const std::string& name) {
     CallParser parser;
-    parser.push(kBegin + "<｜DSML｜invoke name=\"f\">" + kBeginParameter + name + kNamed + "false\">0" +
+    parser.push(kBegin + kBeginInvoke + "f\">" + kBeginParameter + name + kNamed + "false\">0" +
                 kEndParameter + kEndInvoke + kEnd);
     const std::vector<ToolCall>& calls = parser.found().calls;
     if (calls.size() != 1 || calls[0].arguments != "{" + json_text(name) + ": 0}")

@@ -284,7 +284,7 @@ CutEquality compare_cuts(Engine& engine, Tokens tokens) {
 Deviation compare_engines(Engine& engine, Engine& reference, Tokens tokens) {
   Deviation found;
   const std::vector<size_t> borders =
-      step_borders(tokens, std::min(engine.forward().max_tokens(), reference.forward().max_tokens()));
+      step_borders(tokens, std::min(engine.plan().chunk, reference.plan().chunk));
   {
     ByHand ours(engine), other(reference);  // closed before the second run: a cache holds one sequence
     for (size_t step = 0; step + 1 < borders.size(); ++step) {

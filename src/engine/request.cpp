@@ -88,7 +88,11 @@ int64_t GenerationOptions::n_most() const {
 
 SampleRule SamplingOptions::rule(int64_t n_drawn) const {
   const double uniform = temperature == 0 ? 0 : uniform_at(seed, static_cast<uint64_t>(n_drawn) + 1);
-  return {temperature, static_cast<int32_t>(std::max<int64_t>(top_k, 0)), top_p, min_p, uniform};
+  return {.temperature = temperature,
+          .top_k = static_cast<int32_t>(std::max<int64_t>(top_k, 0)),
+          .top_p = top_p,
+          .min_p = min_p,
+          .uniform = uniform};
 }
 
 const char* finish_reason_name(FinishReason reason) {

@@ -5,7 +5,7 @@
 
 #include "base/stopwatch.h"
 #include "base/worker_pool.h"
-#include "text/chat_format.h"
+#include "text/marks.h"
 
 namespace dsv32 {
 namespace {
@@ -68,7 +68,7 @@ int64_t Sequence::read_chunk(std::span<const int32_t> prompt) {
   const auto start = Clock::now();
   Forward& forward = engine_.forward();
   const int64_t n_before = cached_->n_tokens(), n_left = std::ssize(prompt) - n_before;
-  const int64_t n = std::min(forward.max_tokens(), n_left);
+  const int64_t n = std::min(engine_.plan().chunk, n_left);
   const int64_t n_through = n_before - forward.n_under_way(*cached_);
   const auto chunk = prompt.subspan(static_cast<size_t>(n_before), static_cast<size_t>(n));
   try {
@@ -194,7 +194,7 @@ void Sequence::admit(OpenSequence cached) {
 // thinking, and so differs from this prompt from the last <｜Assistant｜> on. With tools the next prompt may
 // bring results, and keep it.
 int64_t Sequence::n_reusable_prompt() const {
-  const std::optional<int32_t> mark = request_.tokenizer->find(kAssistantMark);
+  const std::optional<int32_t> mark = request_.tokenizer->find(marks::kAssistant);
   if (request_.options.thinking && !request_.options.tools && mark)
     for (size_t i = request_.prompt.size(); i-- > 0;)
       if (request_.prompt[i] == *mark) return static_cast<int64_t>(i);
@@ -217,7 +217,7 @@ void Sequence::report_prefill(int64_t n_done) {
 
 void Sequence::read_prompt() try {
   const int64_t n_before = cached_->n_tokens();
-  const auto n = static_cast<double>(std::min(engine_.forward().max_tokens(), n_prompt() - n_before));
+  const auto n = static_cast<double>(std::min(engine_.plan().chunk, n_prompt() - n_before));
   const StepWatch watch{[this] { return is_interrupted(); },
                         [&](double share) { report_prefill(n_before + static_cast<int64_t>(share * n)); }};
   const Forward::Watched watched(engine_.forward(), watch);
@@ -237,7 +237,7 @@ void Sequence::push(const TokenRecord& drawn) {
   const GenerationOptions& options = request_.options;
   const bool thinks = options.thinking && parser_->is_thinking();
   const std::optional<int32_t> end_of_thinking = thinks && result_.n_thinking_tokens == options.max_thinking
-                                                     ? request_.tokenizer->find("</think>")
+                                                     ? request_.tokenizer->find(marks::kEndThink)
                                                      : std::nullopt;
   next_token_ = end_of_thinking.value_or(drawn.chosen.id);
   if (options.n_top_logprobs >= 0 && next_token_ == drawn.chosen.id) result_.logprobs.push_back(drawn);
@@ -285,7 +285,7 @@ void Sequence::guess(int32_t token) {
 }
 
 bool Sequence::thinks(int64_t nth) const {
-  const int32_t end = request_.tokenizer->find("</think>").value_or(-1);
+  const int32_t end = request_.tokenizer->find(marks::kEndThink).value_or(-1);
   return parser_->is_thinking() &&
          std::find(guesses_.begin(), guesses_.begin() + nth, end) == guesses_.begin() + nth;
 }
@@ -402,7 +402,7 @@ const float* ByHand::device_logits() const {
 std::vector<float> ByHand::all_logits(std::span<const int32_t> tokens) {
   engine_.check_prompt(tokens);
   std::vector<float> all;
-  const auto chunk = static_cast<size_t>(engine_.forward().max_tokens());
+  const auto chunk = static_cast<size_t>(engine_.plan().chunk);
   for (size_t begin = 0; begin < tokens.size(); begin += chunk) {
     const std::span<const int32_t> some = tokens.subspan(begin, std::min(chunk, tokens.size() - begin));
     engine_.forward().run({Role::prefill, {&cached()}, {some.begin(), some.end()}, std::ssize(some)});

@@ -25,7 +25,6 @@ class Forward {
   Forward(std::span<const StageLayers> stages, const ModelArgs& args, std::span<const Weights> weights,
           LatentCache& cache, const StageSizes& sizes);
 
-  int64_t max_tokens() const { return stages_.front()->max_tokens(); }
   // That work on different layers.
   size_t n_stages() const { return team_ ? 1 : stages_.size(); }
   // Runs the step: stores its rows and keys, and computes its logits. Of a prompt's step without logits

@@ -200,7 +200,6 @@ class Stage {
   }
 
   Backend& backend() { return backend_; }
-  int64_t max_tokens() const { return act_.max_tokens; }
 
   // Copies the step's tokens and tables to the device, where advance() reads them.
   void begin(const Step& step);

@@ -6,14 +6,15 @@
 
 #include "base/error.h"
 #include "text/dsml.h"
+#include "text/marks.h"
 
 namespace dsv32 {
 namespace {
 
-int32_t required_mark(const Tokenizer& tokenizer, ChatKind kind, const char* name) {
+int32_t required_mark(const Tokenizer& tokenizer, ChatKind kind, std::string_view name) {
   const std::optional<int32_t> id = tokenizer.find(name);
   if (!id)
-    fail(ErrorKind::model, format("the model's vocabulary has no token %s", name),
+    fail(ErrorKind::model, format("the model's vocabulary has no token %s", std::string(name).c_str()),
          format("the chat format %s needs it; a prompt can still be given raw", traits_of(kind).name));
   return *id;
 }
@@ -37,11 +38,11 @@ std::vector<Message> with_tools(std::vector<Message> messages, std::string tools
 ChatFormat::ChatFormat(const Tokenizer& tokenizer, std::optional<ChatKind> named)
     : tokenizer_(tokenizer),
       kind_(named ? *named : find_chat_kind(tokenizer).kind),
-      user_(required_mark(tokenizer, kind_, "<｜User｜>")),
-      assistant_(required_mark(tokenizer, kind_, kAssistantMark)) {
+      user_(required_mark(tokenizer, kind_, marks::kUser)),
+      assistant_(required_mark(tokenizer, kind_, marks::kAssistant)) {
   if (traits_of(kind_).thinking == ChatTraits::Thinking::never) return;
-  think_ = required_mark(tokenizer, kind_, "<think>");
-  end_think_ = required_mark(tokenizer, kind_, "</think>");
+  think_ = required_mark(tokenizer, kind_, marks::kThink);
+  end_think_ = required_mark(tokenizer, kind_, marks::kEndThink);
 }
 
 std::vector<ChatFormat::Item> ChatFormat::layout(std::span<const Message> messages, bool thinking) const {

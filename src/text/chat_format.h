@@ -22,8 +22,6 @@
 
 namespace dsv32 {
 
-inline constexpr const char* kAssistantMark = "<｜Assistant｜>";
-
 // A call that an assistant makes.
 struct ToolCall {
   std::string name;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "text/chat_format.h"
+#include "text/marks.h"
 
 namespace dsv32 {
 namespace {
@@ -22,10 +23,10 @@ std::string joined_system(std::span<const Message> messages) {
 }
 
 std::string without_thinking(const std::string& content, ChatTraits::Dropped dropped) {
-  constexpr std::string_view kEnd = "</think>";
   if (dropped == ChatTraits::Dropped::nothing) return content;
-  const size_t at = dropped == ChatTraits::Dropped::to_first ? content.find(kEnd) : content.rfind(kEnd);
-  return at == content.npos ? content : content.substr(at + kEnd.size());
+  const size_t at = dropped == ChatTraits::Dropped::to_first ? content.find(marks::kEndThink)
+                                                             : content.rfind(marks::kEndThink);
+  return at == content.npos ? content : content.substr(at + marks::kEndThink.size());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "text/chat_kind.h"
 
 #include "base/error.h"
+#include "text/marks.h"
 
 namespace dsv32 {
 namespace {
@@ -38,15 +39,15 @@ std::vector<std::string> chat_format_names() {
 FoundChatKind find_chat_kind(const Tokenizer& tokenizer) {
   const std::string_view shown = tokenizer.chat_template();
   const auto names = [&](std::string_view mark) { return shown.find(mark) != shown.npos; };
-  if (!tokenizer.find("<think>") && !tokenizer.find("</think>"))
+  if (!tokenizer.find(marks::kThink) && !tokenizer.find(marks::kEndThink))
     return {ChatKind::v3, "the vocabulary has no <think>"};
-  if (tokenizer.find("｜DSML｜")) return {ChatKind::v3_2, "the vocabulary has ｜DSML｜"};
-  if (names("｜DSML｜")) return {ChatKind::v3_2, "the file's template names ｜DSML｜"};
+  if (tokenizer.find(marks::kDsml)) return {ChatKind::v3_2, "the vocabulary has ｜DSML｜"};
+  if (names(marks::kDsml)) return {ChatKind::v3_2, "the file's template names ｜DSML｜"};
   if (shown.empty()) return {ChatKind::v3_2, "the file has no template"};
-  if (!names("<｜Assistant｜>")) return {ChatKind::v3_2, "the file's template does not name <｜Assistant｜>"};
-  if (names("<｜Assistant｜></think>"))
+  if (!names(marks::kAssistant)) return {ChatKind::v3_2, "the file's template does not name <｜Assistant｜>"};
+  if (names(std::string(marks::kAssistant).append(marks::kEndThink)))
     return {ChatKind::v3_1, "the file's template writes <｜Assistant｜></think>"};
-  if (names("</think>")) return {ChatKind::r1, "the file's template names </think>"};
+  if (names(marks::kEndThink)) return {ChatKind::r1, "the file's template names </think>"};
   return {ChatKind::v3, "the file's template does not name </think>"};
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/text.h"
 #include "text/call_parser.h"
+#include "text/marks.h"
 #include "text/tokenizer.h"
 
 namespace dsv32 {
@@ -40,8 +41,8 @@ class CompletionParser {
 
   CompletionParser(const Tokenizer& tokenizer, bool thinking)
       : tokenizer_(tokenizer),
-        think_(tokenizer.find("<think>")),
-        end_think_(tokenizer.find("</think>")),
+        think_(tokenizer.find(marks::kThink)),
+        end_think_(tokenizer.find(marks::kEndThink)),
         state_(thinking ? State::reasoning : State::start) {}
 
   // Returns the text that this token adds, in whole characters. Throws Error{usage} for an id outside the

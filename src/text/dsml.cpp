@@ -7,11 +7,12 @@
 
 #include "base/error.h"
 #include "text/json.h"
+#include "text/marks.h"
 
 namespace dsv32 {
 namespace {
 
-#define DSML "｜DSML｜"
+#define DSML DSV32_DSML  // within texts
 
 constexpr const char* kToolsBegin =
     "\n\n## Tools\n"
@@ -60,7 +61,7 @@ class Parts {
   }
 
   // Text in which `marks` are marks.
-  Parts& marked(std::string_view text, std::initializer_list<std::string_view> marks = {kDsmlMark}) {
+  Parts& marked(std::string_view text, std::initializer_list<std::string_view> marks = {marks::kDsml}) {
     for (;;) {
       std::string_view first;
       size_t at = text.size();
@@ -101,7 +102,7 @@ std::string functions_of(const std::string& tools) {
 void add_tools(Parts& parts, const std::string& tools) {
   const std::string functions = functions_of(tools);
   if (functions.empty()) return;
-  parts.marked(kToolsBegin, {kDsmlMark, "<think>", "</think>"}).text(functions).text(kToolsEnd);
+  parts.marked(kToolsBegin, {marks::kDsml, marks::kThink, marks::kEndThink}).text(functions).text(kToolsEnd);
 }
 
 void add_call(Parts& parts, const ToolCall& call) {
@@ -141,7 +142,8 @@ void add_result(Parts& parts, std::span<const Message> messages, size_t i, bool 
   if (i == first) parts.text("\n\n<function_results>");
   parts.text("\n<result>" + messages[i].content + "</result>");
   if (i + 1 == messages.size() || !is_result(i + 1))
-    parts.text("\n</function_results>\n\n").marked(thinks ? "<think>" : "</think>", {"<think>", "</think>"});
+    parts.text("\n</function_results>\n\n")
+        .marked(thinks ? marks::kThink : marks::kEndThink, {marks::kThink, marks::kEndThink});
 }
 
 }  // namespace

@@ -26,8 +26,6 @@
 
 namespace dsv32 {
 
-inline constexpr const char* kDsmlMark = "｜DSML｜";
-
 struct PromptPart {
   std::string text;
   bool is_mark = false;  // `text` is the name of a token, if the vocabulary has it

@@ -125,6 +125,8 @@ class Matcher {
 
 void PreTokenizer::FreeCode::operator()(pcre2_code* code) const { pcre2_code_free(code); }
 
+bool splits_as(std::string_view name) { return name.starts_with("deepseek-v3"); }
+
 PreTokenizer::PreTokenizer() {
   for (const char* expression : kExpressions) expressions_.emplace_back(compile(expression));
 }

@@ -13,6 +13,10 @@ struct pcre2_real_code_8;
 
 namespace dsv32 {
 
+// Whether the tokenizer of that name (tokenizer.ggml.pre) splits text so. It has several names, of different
+// models: deepseek-v3.1 and the like.
+bool splits_as(std::string_view name);
+
 class PreTokenizer {
  public:
   PreTokenizer();

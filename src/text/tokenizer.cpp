@@ -9,19 +9,17 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "text/marks.h"
 
 namespace dsv32 {
 namespace {
 
 constexpr size_t kMaxTextBytes = 1u << 30;  // so byte offsets in a text fit 32 bits
 constexpr size_t kUsualBytes = 8;           // few texts have more bytes for each token
-constexpr std::string_view kEndNames[] = {"<｜end▁of▁sentence｜>", "<|EOT|>", "<｜User｜>"};
-// V3.2's tokenizer.json calls it special, but it is a part of what the model writes: its tool calls.
-constexpr std::string_view kPrintedMark = "｜DSML｜";
 
 std::string bytes_of_token(const std::string& token, TokenType type,
                            std::string (*bytes_of_text)(const std::string&)) {
-  if (type == TokenType::control && token == kPrintedMark) return token;
+  if (type == TokenType::control && token == marks::kDsml) return token;
   switch (type) {
     case TokenType::normal: return bytes_of_text(token);
     case TokenType::user_defined: return token;
@@ -52,7 +50,7 @@ Tokenizer::Tokenizer(Vocabulary vocabulary, std::string (*bytes_of_text)(const s
     if (type == TokenType::control || type == TokenType::user_defined) specials_.emplace(token, id);
   }
   end_ids_.insert(vocabulary_.eos_id);
-  for (const std::string_view name : kEndNames)
+  for (const std::string_view name : marks::kEnds)
     if (const std::optional<int32_t> id = find(name)) end_ids_.insert(*id);
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "text/pre_tokenizer.h"
 
 namespace dsv32 {
 namespace {
@@ -55,8 +56,7 @@ void check_kind(const Vocabulary& vocabulary) {
          format("tokenizer.ggml.model is \"%s\", expected \"gpt2\" or \"llama\"",
                 shown(vocabulary.model).c_str()),
          kHint);
-  // The same tokenizer has several names, of different models: deepseek-v3.1 and the like.
-  if (vocabulary.model == "gpt2" && !vocabulary.pre.starts_with("deepseek-v3"))
+  if (vocabulary.model == "gpt2" && !splits_as(vocabulary.pre))
     fail(ErrorKind::model,
          format("tokenizer.ggml.pre is \"%s\", expected \"deepseek-v3\"", shown(vocabulary.pre).c_str()),
          kHint);

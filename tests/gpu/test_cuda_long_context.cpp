@@ -75,7 +75,7 @@ std::vector<float> tail_logits(Engine& engine, CachedSequence& sequence, const s
 }
 
 void prefill(Engine& engine, CachedSequence& sequence, const std::vector<int32_t>& tokens) {
-  const int64_t chunk = engine.forward().max_tokens();
+  const int64_t chunk = engine.plan().chunk;
   for (int64_t begin = 0; begin < kContext - kTail; begin += chunk)
     run_step(engine, sequence, tokens, begin, std::min(begin + chunk, kContext - kTail), false);
 }

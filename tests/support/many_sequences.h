@@ -99,8 +99,7 @@ class ManySequences {
     std::vector<std::pair<size_t, int64_t>> rows;  // life, pos
     for (const size_t i : who) {
       Life& life = lives_[i];
-      const int64_t most =
-          is_decode_ ? 1 : std::min(engine_->forward().max_tokens(), life.n_prompt - life.n_held());
+      const int64_t most = is_decode_ ? 1 : std::min(engine_->plan().chunk, life.n_prompt - life.n_held());
       const int64_t n = 1 + static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(most));
       step.n_logits = is_decode_ ? 1 : static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(n + 1));
       const auto first = life.tokens.begin() + life.n_held();

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
+#include "text/marks.h"
 
 namespace dsv32 {
 namespace {
@@ -31,14 +32,15 @@ void AnswerPrinter::on_reasoning(const std::string& text) {
   if (!style_.prints) return;
   is_reasoning_ = true;
   if (is_hidden) return;
-  if (style_.thinking == ThinkingDisplay::on_stdout) return print_out((is_first ? "<think>" : "") + text);
+  if (style_.thinking == ThinkingDisplay::on_stdout)
+    return print_out((is_first ? std::string(marks::kThink) : "") + text);
   if (is_first && !style_.has_color) print_err("thinking:\n");
   print_err(visible(text, true), style_.has_color);
 }
 
 void AnswerPrinter::end_reasoning() {
   if (!std::exchange(is_reasoning_, false)) return;
-  if (style_.thinking == ThinkingDisplay::on_stdout) return print_out("</think>");
+  if (style_.thinking == ThinkingDisplay::on_stdout) return print_out(marks::kEndThink);
   if (style_.thinking == ThinkingDisplay::hide) return;
   print_err(std::string(last_err_ == '\n' ? "" : "\n") + (style_.has_color ? "\n" : "answer:\n"));
 }

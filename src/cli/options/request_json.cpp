@@ -10,6 +10,7 @@
 #include "cli/options/schema.h"
 #include "cli/options/tools.h"
 #include "constrain/constraint.h"
+#include "text/marks.h"
 
 namespace dsv32 {
 namespace {
@@ -197,7 +198,7 @@ std::vector<Message> messages_of(const PromptText& text) {
 
 // Whether a prompt that was rendered already ends with <think>, perhaps with a line end after it.
 bool ends_in_thinking(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
-  const std::optional<int32_t> think = tokenizer.find("<think>");
+  const std::optional<int32_t> think = tokenizer.find(marks::kThink);
   if (!ids.empty() && tokenizer.bytes_of(ids.back()) == "\n") ids = ids.first(ids.size() - 1);
   return think && !ids.empty() && ids.back() == *think;
 }

@@ -45,7 +45,7 @@ int lab_logits(const LabOptions& options) {
   asked.context = asked.context.value_or(std::ssize(ids));
   Engine engine(model, asked);
   ByHand sequence(engine);
-  const auto chunk = static_cast<size_t>(engine.forward().max_tokens());
+  const auto chunk = static_cast<size_t>(engine.plan().chunk);
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
     const std::vector<float> logits =
         sequence.all_logits(std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin)));
