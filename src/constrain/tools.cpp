@@ -10,12 +10,11 @@
 namespace dsv32 {
 namespace {
 
-const std::string kBegin(marks::kCalls),
-    kEnd = std::string(marks::kEndCalls) + ">", kBeginInvoke = std::string(marks::kInvoke) + " name=\"",
-    kEndInvoke = std::string(marks::kEndInvoke) + ">",
-    kBeginParameter = std::string(marks::kParameter) + " name=\"", kNamed = "\" string=\"";
+const std::string kBegin(marks::kCalls), kEnd(marks::kEndCalls), kBeginInvoke(marks::kInvoke),
+    kEndInvoke(marks::kEndInvoke), kBeginParameter(marks::kParameter),
+    kEndParameter(marks::kEndParameter), kNamed = "\" string=\"";
 // What ends a value: CallParser finds the tag also with space before its >.
-const std::string kBarred(marks::kEndParameter), kEndParameter = kBarred + ">";
+const std::string kBarred(marks::beginning(marks::kEndParameter));
 
 class ToolGrammar {
  public:

@@ -16,6 +16,11 @@
 namespace dsv32 {
 namespace {
 
+constexpr std::string_view kEndCalls = marks::beginning(marks::kEndCalls);
+constexpr std::string_view kInvoke = marks::beginning(marks::kInvoke),
+                           kEndInvoke = marks::beginning(marks::kEndInvoke);
+constexpr std::string_view kParameter = marks::beginning(marks::kParameter),
+                           kEndParameter = marks::beginning(marks::kEndParameter);
 constexpr const char* kSpace = " \t\r\n";
 constexpr size_t kMaxTagBytes = 1024;
 
@@ -108,9 +113,9 @@ bool CallParser::seek_mark() {
 bool CallParser::read_invokes() {
   std::string_view attributes;
   if (!skip_space()) return false;
-  const Match end = read_tag(marks::kEndCalls, attributes);
+  const Match end = read_tag(kEndCalls, attributes);
   if (end == Match::yes) return calls_.empty() ? fail_block("a block of tool calls is empty") : end_block();
-  const Match invoke = read_tag(marks::kInvoke, attributes);
+  const Match invoke = read_tag(kInvoke, attributes);
   if (invoke == Match::yes) return begin_invoke(attributes);
   if (std::max(end, invoke) == Match::open) return false;
   return fail_block("a block of tool calls holds something other than calls");
@@ -127,14 +132,14 @@ bool CallParser::begin_invoke(std::string_view attributes) {
 bool CallParser::read_parameters() {
   std::string_view attributes;
   if (!skip_space()) return false;
-  const Match end = read_tag(marks::kEndInvoke, attributes);
+  const Match end = read_tag(kEndInvoke, attributes);
   // The model goes on without it: to the next call, or out of the block.
-  const Match next = names_.empty() ? Match::no : std::max(match(marks::kInvoke), match(marks::kEndCalls));
+  const Match next = names_.empty() ? Match::no : std::max(match(kInvoke), match(kEndCalls));
   if (end == Match::yes || next == Match::yes) return calls_.back().arguments += '}', enter(State::invokes);
-  const Match parameter = read_tag(marks::kParameter, attributes);
+  const Match parameter = read_tag(kParameter, attributes);
   if (parameter == Match::yes) return begin_value(attributes);
   if (std::max({end, next, parameter}) == Match::open) return false;
-  if (match(marks::kParameter) == Match::yes)
+  if (match(kParameter) == Match::yes)
     return fail_block("a parameter has no name or does not say whether it is a string");
   if (buffer_[at_] == '{' && names_.empty()) return enter(State::json);
   return fail_block("a tool call holds something other than parameters");
@@ -153,7 +158,7 @@ bool CallParser::begin_value(std::string_view attributes) {
 
 bool CallParser::read_value() {
   std::string_view value;
-  if (!read_until(marks::kEndParameter, value)) return false;
+  if (!read_until(kEndParameter, value)) return false;
   if (!is_string_) value = without_space(value);
   if (!is_string_ && !nlohmann::json::accept(value)) return fail_block("a parameter's value is no JSON");
   calls_.back().arguments += is_string_ ? json_text(value) : std::string(value);
@@ -162,7 +167,7 @@ bool CallParser::read_value() {
 
 bool CallParser::read_json() {
   std::string_view arguments;
-  if (!read_until(marks::kEndInvoke, arguments)) return false;
+  if (!read_until(kEndInvoke, arguments)) return false;
   arguments = without_space(arguments);
   if (!nlohmann::json::accept(arguments)) return fail_block("a tool call's arguments are no JSON");
   calls_.back().arguments = arguments;
@@ -206,11 +211,11 @@ CallParser::Match CallParser::match(std::string_view word) const {
 // any sign, at the first > behind all its attributes and before its end tag.
 CallParser::Match CallParser::read_tag(std::string_view word, std::string_view& attributes) {
   if (const Match begun = match(word); begun != Match::yes) return begun;
-  const bool is_end = word[1] == '/', is_parameter = word == marks::kParameter;
+  const bool is_end = word[1] == '/', is_parameter = word == kParameter;
   const size_t begin = at_ + word.size();
   size_t last = at_ + kMaxTagBytes;
   if (is_parameter)
-    last = std::min(last, std::string_view(buffer_).substr(0, last).find(marks::kEndParameter, begin));
+    last = std::min(last, std::string_view(buffer_).substr(0, last).find(kEndParameter, begin));
   std::string name;
   bool is_string = false;
   for (size_t close = std::max(searched_, begin);; ++close) {

@@ -12,7 +12,7 @@
 namespace dsv32 {
 namespace {
 
-#define DSML DSV32_DSML  // within texts
+#define DSML DSV32_DSML
 
 constexpr const char* kToolsBegin =
     "\n\n## Tools\n"
@@ -108,25 +108,25 @@ void add_tools(Parts& parts, const std::string& tools) {
 void add_call(Parts& parts, const ToolCall& call) {
   const Json arguments = parse(call.arguments, "the arguments of a tool call");
   if (!arguments.is_object()) fail(ErrorKind::usage, "the arguments of a tool call must be a JSON object");
-  parts.marked("\n<" DSML "invoke name=\"").text(call.name).text("\">\n");
+  parts.text("\n").marked(marks::kInvoke).text(call.name).text("\">\n");
   const char* line_end = "";
   for (const auto& [name, value] : arguments.items()) {
     parts.text(std::exchange(line_end, "\n"))
-        .marked("<" DSML "parameter name=\"")
+        .marked(marks::kParameter)
         .text(name)
         .text(value.is_string() ? "\" string=\"true\">" : "\" string=\"false\">")
         .text(value.is_string() ? value.get<std::string>() : python_text(value))
-        .marked("</" DSML "parameter>");
+        .marked(marks::kEndParameter);
   }
-  parts.marked("\n</" DSML "invoke>");
+  parts.text("\n").marked(marks::kEndInvoke);
 }
 
 void add_calls(Parts& parts, const Message& message) {
   if (!message.calls_text.empty()) return static_cast<void>(parts.marked(message.calls_text));
   if (message.calls.empty()) return;
-  parts.marked("\n\n<" DSML "function_calls>");
+  parts.text("\n\n").marked(marks::kCalls);
   for (const ToolCall& call : message.calls) add_call(parts, call);
-  parts.marked("\n</" DSML "function_calls>");
+  parts.text("\n").marked(marks::kEndCalls);
 }
 
 // Results answer the calls in their order. Those of a turn that was broken off end with the last one there

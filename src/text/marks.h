@@ -1,5 +1,6 @@
 // How the model's family spells what is no text: the names of tokens that structure a conversation, and the
-// tags of calls (dsml.h says where they stand). Nothing else spells them.
+// tags of calls (dsml.h says where they stand). Nothing else spells them but texts for people, and the
+// instructions of dsml.cpp.
 #pragma once
 
 #include <string_view>
@@ -18,13 +19,16 @@ inline constexpr std::string_view kEnds[] = {"<｜end▁of▁sentence｜>", "<|E
 // printed.
 inline constexpr std::string_view kDsml = DSV32_DSML;
 
-// ---- tags of calls ----
+// ---- tags of calls, as they are written; two are followed by the name and its quote ----
 
-// Tags whose attributes or end follow have no '>'.
 inline constexpr std::string_view kCalls = "<" DSV32_DSML "function_calls>";
-inline constexpr std::string_view kEndCalls = "</" DSV32_DSML "function_calls";
-inline constexpr std::string_view kInvoke = "<" DSV32_DSML "invoke", kEndInvoke = "</" DSV32_DSML "invoke";
-inline constexpr std::string_view kParameter = "<" DSV32_DSML "parameter";
-inline constexpr std::string_view kEndParameter = "</" DSV32_DSML "parameter";
+inline constexpr std::string_view kEndCalls = "</" DSV32_DSML "function_calls>";
+inline constexpr std::string_view kInvoke = "<" DSV32_DSML "invoke name=\"";
+inline constexpr std::string_view kEndInvoke = "</" DSV32_DSML "invoke>";
+inline constexpr std::string_view kParameter = "<" DSV32_DSML "parameter name=\"";
+inline constexpr std::string_view kEndParameter = "</" DSV32_DSML "parameter>";
+
+// What a tag begins with, whatever its attributes and the space in it are.
+constexpr std::string_view beginning(std::string_view tag) { return tag.substr(0, tag.find_first_of(" >")); }
 
 }  // namespace dsv32::marks
