@@ -194,21 +194,22 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], IntegerRow<kType> (&next)
     }
     values[k] = static_cast<float>(joined(c[2 * k], c[2 * k + 1]));
   }
+  int least[kN];  // not c again: nvcc 13.0 takes what is made of c before and after a product for the same
   if constexpr (kHasMins) {
     uint32_t a[4];
     IntegerRow<kType>::mins(row, a);
     wgmma_begin();
-    wgmma_bytes<2 * kN>(c, a, whole_plain_operand(first + (Step::kSums - Step::kFirst >> 4)), false);
+    wgmma_bytes<2 * kN>(least, a, whole_plain_operand(first + (Step::kSums - Step::kFirst >> 4)), false);
     wgmma_commit();
     wgmma_wait<0>();
-    take_sums(c);
+    take_sums(least);
   }
   const uint32_t units = stage + Step::kUnits - Step::kFirst + 4 * i;
   DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) {
     const float unit = __uint_as_float(load_shared_u32(units + 16 * (k / 2)));
-    const float least = kHasMins ? static_cast<float>(joined(c[2 * k], c[2 * k + 1])) : 0.0f;
+    const float min_sum = kHasMins ? static_cast<float>(joined(least[2 * k], least[2 * k + 1])) : 0.0f;
     float& to = sums[k / 4 * 4 + k % 2 * 2 + k / 2 % 2];
-    to = fmaf(row[k % 2].value_of(values[k], least), unit, to);
+    to = fmaf(row[k % 2].value_of(values[k], min_sum), unit, to);
   }
   x.release();
 }
