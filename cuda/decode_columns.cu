@@ -58,8 +58,8 @@ __global__ void make_columns_kernel(const __grid_constant__ DecodeRows rows, con
   const float* x =
       rows.x + column / rows.n_tokens * rows.x_problem_stride + column % rows.n_tokens * rows.x_token_stride;
   float4 v[2];
-  load_x8(x, step * Steps<kType>::kCols + column_of<kType>(lane / 4, lane % 4), is_there ? rows.n_cols : 0,
-          is_x_aligned, v);
+  load_x8<kHalvesApart<kType>>(x, step * Steps<kType>::kCols + column_of<kType>(lane / 4, lane % 4),
+                               is_there ? rows.n_cols : 0, is_x_aligned, v);
   make_record<kType>(v, to.records + team * X::kBytes, is_there);
 }
 

@@ -43,11 +43,14 @@ DSV32_DEVICE int sum_of_bytes(const uint32_t (&words)[2]) {
   return __dp4a(static_cast<int>(words[0]), kOnes, __dp4a(static_cast<int>(words[1]), kOnes, 0));
 }
 
-// Rounds a step of a token with the lanes of a warp. A lane has eight values, from column_of(piece, i) on,
-// where its number is 4 * piece + i.
+// Rounds a step of a token with the lanes of a warp. A lane has eight values, four from column_of(piece, i)
+// on and four kHalvesApart further, where its number is 4 * piece + i.
 template <TensorType kType>
 requires kIsInteger<kType> DSV32_DEVICE IntegerPiece round_to_integers(const float4 (&v)[2]) {
-  const float x[8] = {v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y, v[1].z, v[1].w};
+  const float4 &a = v[0], &b = v[1];
+  const float in_order[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w},
+              in_turn[8] = {a.x, b.x, a.y, b.y, a.z, b.z, a.w, b.w};  // as nibbles lie
+  const float(&x)[8] = kHasNibbles<kType> ? in_turn : in_order;
   uint32_t largest = 0;  // as bits: a NaN is larger than all numbers
   DSV32_UNROLL for (int k = 0; k < 8; ++k) largest = max(largest, __float_as_uint(x[k]) & 0x7fffffffu);
   largest = __reduce_max_sync(0xffffffffu, largest);
@@ -62,11 +65,11 @@ requires kIsInteger<kType> DSV32_DEVICE IntegerPiece round_to_integers(const flo
     out.bytes[0][w] = __byte_perm(first, second, 0x7632);
     out.bytes[1][w] = __byte_perm(first, second, 0x5410) ^ 0x80808080u;
   }
-  DSV32_UNROLL for (int part = 0; part < 2; ++part) {
-    const int sum = sum_of_bytes(out.bytes[part]);
-    out.sums[part] = kType == TensorType::q2_k ? sum + __shfl_xor_sync(0xffffffffu, sum, 4)
-                                               : __reduce_add_sync(0xffffffffu, sum);
-  }
+  if constexpr (!kHasNibbles<kType>) DSV32_UNROLL for (int part = 0; part < 2; ++part) {
+      const int sum = sum_of_bytes(out.bytes[part]);
+      out.sums[part] = kType == TensorType::q2_k ? sum + __shfl_xor_sync(0xffffffffu, sum, 4)
+                                                 : __reduce_add_sync(0xffffffffu, sum);
+    }
   out.unit = largest < 0x7f800000u ? unit : NAN;  // a NaN or an infinity reaches the result
   return out;
 }
@@ -90,7 +93,7 @@ requires kIsInteger<kType> DSV32_DEVICE void make_record(const float4 (&v)[2], u
       at[8 * part] = static_cast<uint8_t>(x.sums[part] >> 4);
       at[8 * part + 4] = static_cast<uint8_t>(x.sums[part] & 15);
     }
-  } else if (lane == 0) {
+  } else if (kType == TensorType::q3_k && lane == 0) {
     auto* begin = reinterpret_cast<int*>(record + X::kUnit + 4);
     begin[0] = -128 * x.sums[0], begin[1] = -128 * x.sums[1];
   }
@@ -126,8 +129,7 @@ struct IntegerX {
 };
 
 template <TensorType kType>
-requires kIsInteger<kType>
-struct Lane<kType> {
+requires(kIsInteger<kType> && !kHasNibbles<kType>) struct Lane<kType> {
   int i;
   uint32_t own;  // selects the scales of the lane's groups in Q2_K
 
@@ -259,39 +261,6 @@ DSV32_DEVICE void add_integer_step(Sums<kMats, kTiles>& sums, const uint8_t* con
         to = fmaf(value, unit[q], to);
       }
     }
-  }
-}
-
-// ---- either way of a type ----
-
-template <TensorType kType>
-using LaneRowOf = std::conditional_t<kIsInteger<kType>, IntegerRow<kType>, LaneRow<kType>>;
-
-// Where a lane reads x.
-template <TensorType kType>
-using LaneXOf = std::conditional_t<kIsInteger<kType>, IntegerX, LaneX>;
-
-// Which of eight tokens the k-th sum of a lane belongs to (Sums).
-template <TensorType kType>
-DSV32_DEVICE int token_of_sum(int i, int k) {
-  return kIsInteger<kType> ? i + k % 2 * 4 : 2 * i + k % 2;
-}
-
-// Adds the products of a step of a type with codes and n tokens, at most 8 kTiles.
-template <TensorType kType, int kMats, int kTiles>
-DSV32_DEVICE void add_step_of(int n, Sums<kMats, kTiles>& sums, const uint8_t* const (&step)[kMats][2],
-                              const LaneXOf<kType>& x, const Lane<kType>& lane, const uint32_t* grid) {
-  if constexpr (kIsInteger<kType>) {
-    if (kTiles > 1 && n > 8)
-      add_integer_step<kType, 2 * kTiles>(sums, step, x, lane);
-    else if (n > 4)
-      add_integer_step<kType, 2>(sums, step, x, lane);
-    else
-      add_integer_step<kType, 1>(sums, step, x, lane);
-  } else if (kTiles > 1 && n > 8) {
-    add_step<kType, kTiles>(sums, step, x, lane, grid);
-  } else {
-    add_step<kType, 1>(sums, step, x, lane, grid);
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include <climits>
 
-#include "cuda/decode_integers.cuh"
+#include "cuda/decode_any.cuh"
 
 namespace dsv32::cuda {
 
@@ -142,12 +142,12 @@ struct Layout {
   bool is_x_aligned;  // rows of x may be read 16 bytes at a time
 };
 
-// Loads eight values of a row of x; zeros past its end, which is at a multiple of 32 values. kPastL1:
-// bypasses L1, for reads before the wait (dependent.cuh).
-template <bool kPastL1 = false>
+// Loads eight values of a row of x, four from col on and four kApart further; zeros past its end, which is at
+// a multiple of 32 values. kPastL1: bypasses L1, for reads before the wait (dependent.cuh).
+template <int kApart, bool kPastL1 = false>
 DSV32_DEVICE void load_x8(const float* x, int col, int n_cols, bool is_aligned, float4 (&v)[2]) {
   DSV32_UNROLL for (int half = 0; half < 2; ++half) {
-    const float* from = x + col + 4 * half;
+    const float* from = x + col + kApart * half;
     v[half] = {0, 0, 0, 0};
     if (col >= n_cols) continue;
     if constexpr (kPastL1)

@@ -4,9 +4,10 @@
 // A warp owns 16 rows and a W-th of their steps. It copies steps (cp.async, several ahead) into its own ring
 // in shared memory, where any alignment is cheap to take apart. Products are fp16 on tensor cores with f32
 // sums: x is rounded in a unit of its own for each step (error 2^-11 at most), codes become fp16 by masks
-// (decode_weights.cuh). Q2_K and Q3_K are multiplied as integers (decode_integers.cuh). F16 and BF16 weights
-// use TF32 products with x split in two; F32 is in float_rows.cuh. Where there are too few tiles for the
-// device, the blocks of a cluster share each tile, and the first block adds up their sums.
+// (decode_weights.cuh). Q2_K, Q3_K, IQ4_NL, IQ4_XS and MXFP4 are multiplied as integers (decode_integers.cuh,
+// decode_nibbles.cuh). F16 and BF16 weights use TF32 products with x split in two; F32 is in float_rows.cuh.
+// Where there are too few tiles for the device, the blocks of a cluster share each tile, and the first block
+// adds up their sums.
 //
 // The order of a row's f32 sum depends on the matrix's shape alone, so a token's bits depend neither on the
 // other tokens nor on their number.
@@ -213,14 +214,14 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
   const auto load = [&](int begin, float4(&v)[kTogether][2]) {
     DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
       const int record = begin + k * n_apart + team, step = step_of(record);
-      load_x8<kPastL1>(tokens.x + (record - step * tokens.n) * rows.x_token_stride,
-                       col + step * Steps<kType>::kCols, record < n_records ? rows.n_cols : 0,
-                       layout.is_x_aligned, v[k]);
+      load_x8<kHalvesApart<kType>, kPastL1>(tokens.x + (record - step * tokens.n) * rows.x_token_stride,
+                                            col + step * Steps<kType>::kCols,
+                                            record < n_records ? rows.n_cols : 0, layout.is_x_aligned, v[k]);
     }
   };
   [[maybe_unused]] const auto load_norm = [&](int record, float4(&w)[2]) {
-    load_x8(rows.x_norm, col + step_of(record) * Steps<kType>::kCols, record < n_records ? rows.n_cols : 0,
-            layout.is_x_aligned, w);
+    load_x8<kHalvesApart<kType>>(rows.x_norm, col + step_of(record) * Steps<kType>::kCols,
+                                 record < n_records ? rows.n_cols : 0, layout.is_x_aligned, w);
   };
   float factors[kMostNormed] = {};
   float4 first_weights[2] = {};  // loaded while the factors are computed

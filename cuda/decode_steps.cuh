@@ -43,8 +43,9 @@ struct Record {
 template <TensorType kType>
 inline constexpr TensorType kLikeX =
     kIsK45<kType>                                                                 ? TensorType::q4_k
+    : kHasNibbles<kType>                                                          ? TensorType::iq4_xs
     : kIsInteger<kType> || kType == TensorType::q6_k || kType == TensorType::q8_0 ? kType
-                                                                                  : TensorType::iq4_xs;
+                                                                                  : TensorType::q4_0;
 
 // A lane's part of a column's step after rounding to fp16.
 struct RoundedX {

@@ -19,9 +19,14 @@ namespace dsv32::cuda::decode {
 
 template <TensorType kType>
 inline constexpr bool kIsK45 = kType == TensorType::q4_k || kType == TensorType::q5_k;
-// Types that are multiplied as integers (decode_integers.cuh).
+// A code is a nibble, an index into a table of 16 values.
 template <TensorType kType>
-inline constexpr bool kIsInteger = kType == TensorType::q2_k || kType == TensorType::q3_k;
+inline constexpr bool kHasNibbles =
+    kType == TensorType::iq4_nl || kType == TensorType::iq4_xs || kType == TensorType::mxfp4;
+// Types that are multiplied as integers (decode_integers.cuh, decode_nibbles.cuh).
+template <TensorType kType>
+inline constexpr bool kIsInteger =
+    kType == TensorType::q2_k || kType == TensorType::q3_k || kHasNibbles<kType>;
 
 // Mins that are integers times dmin: the integers are multiplied by the sums of x over their groups.
 template <TensorType kType>
@@ -51,13 +56,18 @@ struct Steps<TensorType::bf16> : Steps<TensorType::f16> {};
 // The column, in a step, of lane i's first value of a piece.
 template <TensorType kType>
 DSV32_DEVICE int column_of(int piece, int i) {
-  if constexpr (kIsInteger<kType>)
+  if constexpr (kHasNibbles<kType>)
+    return piece * 32 + i * 4;
+  else if constexpr (kIsInteger<kType>)
     return i / 2 * 128 + piece / 2 * 32 + i % 2 * 16 + piece % 2 * 8;
   else if constexpr (kType == TensorType::q6_k)
     return i / 2 * 128 + piece / 4 * 64 + i % 2 * 32 + piece % 4 * 8;
   else
     return i * (Steps<kType>::kCols / 4) + piece * 8;
 }
+// From the first four columns of a lane's piece to the other four.
+template <TensorType kType>
+inline constexpr int kHalvesApart = kHasNibbles<kType> ? 16 : 4;
 
 // The k-th piece to decode: pieces that come from the same words follow one another.
 template <TensorType kType>
@@ -138,9 +148,6 @@ template <TensorType kType>
 inline constexpr bool kHasSigns = requires {
   Codes<kType>::kMagnitudes;
 };
-
-template <TensorType kType>
-inline constexpr bool kIsIq4 = kType == TensorType::iq4_xs || kType == TensorType::iq4_nl;
 
 // Values that a lane i needs in every step, made once and kept in registers. All lanes of a warp make one.
 template <TensorType kType>
@@ -235,82 +242,6 @@ struct LaneRow {
             out[2 * k + odd] = multiply2(subtract2(biased, kBias), f);
         }
       }
-    }
-    return {out[0], out[1], out[2], out[3]};
-  }
-};
-
-template <TensorType kType>
-requires kIsIq4<kType>
-struct Lane<kType> {
-  int i;
-  uint32_t above;
-  uint32_t values[4];  // of the nibbles, plus 128
-
-  Lane() = default;
-  DSV32_DEVICE Lane(int lane) : i(lane), above(hidden(0x64646464u)) {
-    constexpr auto kWords = [] {
-      std::array<uint32_t, 4> w{};
-      for (int v = 0; v < 16; ++v) w[v / 4] |= static_cast<uint32_t>(kIq4Values[v] + 128) << (v % 4 * 8);
-      return w;
-    }();
-    constexpr uint32_t k0 = kWords[0], k1 = kWords[1], k2 = kWords[2], k3 = kWords[3];
-    values[0] = hidden(k0), values[1] = hidden(k1), values[2] = hidden(k2), values[3] = hidden(k3);
-  }
-};
-
-// IQ4: a nibble is an index into a table of 16 values. A word's lower nibbles are values of the first half of
-// a group of 32, the upper nibbles are the values 16 further.
-template <TensorType kType>
-requires kIsIq4<kType>
-struct LaneRow<kType> {
-  using Format = Codes<kType>;
-  static constexpr bool kHasD = kType == TensorType::iq4_xs;
-
-  uint32_t words[8];
-  uint32_t factor[2], constant[2];
-  float d;
-  Lane<kType> lane;
-
-  DSV32_DEVICE void load(const uint8_t* row, const Lane<kType>& its_lane) {
-    lane = its_lane;
-    if constexpr (kHasD) {
-      const auto* from = reinterpret_cast<const uint32_t*>(row);
-      const uint2 head = {from[0], from[1]};
-      DSV32_UNROLL for (int k = 0; k < 8; ++k) words[k] = from[2 + 8 * lane.i + k];
-      d = unpack_f16(head.x).x;
-      // Two scales, of each the four lower bits and the two upper ones.
-      const uint32_t low = head.y >> (8 * lane.i), high = head.x >> (16 + 4 * lane.i);
-      uint32_t both = mask_onto(low, 0xfu, kThousand);
-      both = mask_onto(low << 12, 0xf0000u, both);
-      both = mask_onto(high << 4, 0x30u, both);
-      both = subtract2(mask_onto(high << 18, 0x300000u, both), halves(1024 + 32));
-      factor[0] = __byte_perm(both, 0, 0x1010), factor[1] = __byte_perm(both, 0, 0x3232);
-      DSV32_UNROLL for (int k = 0; k < 2; ++k) constant[k] = multiply2(factor[k], halves(-1152));
-    } else {
-      DSV32_UNROLL for (int k = 0; k < 2; ++k) {
-        const uint8_t* block = row + (2 * lane.i + k) * Format::kBlockBytes;
-        uint32_t codes[4];
-        load_words(block + 2, codes);
-        DSV32_UNROLL for (int w = 0; w < 4; ++w) words[4 * k + w] = codes[w];
-        factor[k] = twice(load_f16(block));
-      }
-    }
-  }
-  DSV32_DEVICE uint4 piece(int p, const uint32_t*) const {
-    const int group = p / 4;
-    uint32_t out[4];
-    DSV32_UNROLL for (int k = 0; k < 4; ++k) {
-      const uint32_t word = words[group * 4 + p % 2 * 2 + k / 2];
-      const uint32_t places = word & 0x77777777u, uppers = mask_onto(word >> 1, 0x44444444u, 0x32321010u);
-      const int bytes = k % 2 ? 0x4431 : 0x4420;  // of a pair
-      const uint32_t place = __byte_perm(places, 0, bytes);
-      const uint32_t found =
-          select_bytes(select_bytes(lane.values[0], lane.values[1], place),
-                       select_bytes(lane.values[2], lane.values[3], place), __byte_perm(uppers, 0, bytes));
-      const uint32_t v = __byte_perm(found, lane.above, p % 4 / 2 ? 0x4341 : 0x4240);
-      out[k] = kHasD ? fma2(v, factor[group], constant[group])
-                     : multiply2(subtract2(v, halves(1024 + 128)), factor[group]);
     }
     return {out[0], out[1], out[2], out[3]};
   }

@@ -45,7 +45,7 @@ DSV32_DEVICE void store_integers(const IntegerPiece& own, int piece, int i, int 
       uint8_t* sums = at + Step::kSums + piece / 2;
       sums[Step::word_at(2 * c + part, i, 0)] = static_cast<uint8_t>(own.sums[part] >> 4);
       sums[Step::word_at(2 * c + part, i, 1)] = static_cast<uint8_t>(own.sums[part] & 15);
-    } else if (piece == 0 && i == 0) {
+    } else if (kType == TensorType::q3_k && piece == 0 && i == 0) {
       *reinterpret_cast<int*>(at + Step::kBegins + 8 * c + 4 * part) = -128 * own.sums[part];
     }
   }
@@ -66,8 +66,8 @@ __global__ void make_wide_kernel(const __grid_constant__ DecodeRows rows, const 
   const bool is_there = column < to.n_columns;
   const float* x = rows.x + problem * rows.x_problem_stride + token * rows.x_token_stride;
   float4 v[2];
-  load_x8(x, step * Steps<kType>::kCols + column_of<kType>(piece, i), is_there ? rows.n_cols : 0,
-          is_x_aligned, v);
+  load_x8<kHalvesApart<kType>>(x, step * Steps<kType>::kCols + column_of<kType>(piece, i),
+                               is_there ? rows.n_cols : 0, is_x_aligned, v);
   const int c = token % to.n_chunk;
   const int64_t chunk = int64_t{problem} * to.n_chunks + token / to.n_chunk;
   uint8_t* at = to.steps + (chunk * to.n_steps + step) * Step::kBytes;
@@ -210,6 +210,65 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], IntegerRow<kType> (&next)
     const float min_sum = kHasMins ? static_cast<float>(joined(least[2 * k], least[2 * k + 1])) : 0.0f;
     float& to = sums[k / 4 * 4 + k % 2 * 2 + k / 2 % 2];
     to = fmaf(row[k % 2].value_of(values[k], min_sum), unit, to);
+  }
+  x.release();
+}
+
+// The same as add_nibble_step() does. Up to 32 tokens the sums of a group are multiplied by its scale while
+// the next group's products run; more leave no registers for two groups.
+template <TensorType kType, int kN, typename LoadNext>
+requires kHasNibbles<kType> DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2],
+                                                            IntegerRow<kType> (&next)[2],
+                                                            XStages<kType, kN>& x, const uint32_t*,
+                                                            const LoadNext& load_next) {
+  using Step = WideStep<kType, kN>;
+  using Row = IntegerRow<kType>;
+  constexpr int kPieces = Record<kType>::kPieces, kEach = Step::kPartPieces;
+  constexpr bool kRunsAhead = kN <= 32;
+  const int i = static_cast<int>(threadIdx.x) % 4;
+  const Row row[2] = {next[0], next[1]};
+  // [piece][four tokens][row][high, low]. No two products share them: nvcc 13.0 takes what is made of sums
+  // before and after a product for the same.
+  int c[kPieces][kN];
+  typename Row::Total total[kN / 2];  // [four tokens][row]
+  const auto add = [&](int p) {
+    take_sums(c[p]);
+    const typename Row::Scale scale[2] = {row[0].scale(p), row[1].scale(p)};
+    DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) total[k].add(scale[k % 2], c[p][2 * k], c[p][2 * k + 1]);
+  };
+  uint32_t stage = 0;
+  DSV32_UNROLL for (int p = 0; p < kPieces; ++p) {
+    uint2 codes[2][Row::kTerms];
+    DSV32_UNROLL for (int r = 0; r < 2; ++r) row[r].signed8(p, codes[r]);
+    if (p > 0 && !kRunsAhead) {
+      wgmma_wait<0>();
+      add(p - 1);
+    }
+    if (p % kEach == 0) {
+      if (p > 0) x.release();
+      stage = x.wait();
+    }
+    const uint32_t b = plain_operand(stage) + p % kEach * (2 * Step::kOperand >> 4);
+    wgmma_begin();
+    DSV32_UNROLL for (int t = 0; t < Row::kTerms; ++t)
+        wgmma_signed_bytes<2 * kN>(c[p], {codes[0][t].x, codes[1][t].x, codes[0][t].y, codes[1][t].y},
+                                   whole_plain_operand(b), t > 0);
+    wgmma_commit();
+    if (p > 0 && kRunsAhead) {
+      wgmma_wait<1>();
+      add(p - 1);
+    }
+  }
+  wgmma_wait<0>();
+  add(kPieces - 1);
+  float values[kN / 2];
+  DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) values[k] = row[k % 2].value_of(total[k]);
+  load_next();
+  const uint32_t units = stage + Step::kUnits - Step::kFirst + 4 * i;
+  DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) {
+    const float unit = __uint_as_float(load_shared_u32(units + 16 * (k / 2)));
+    float& to = sums[k / 4 * 4 + k % 2 * 2 + k / 2 % 2];
+    to = fmaf(values[k], unit, to);
   }
   x.release();
 }

@@ -36,7 +36,8 @@ DSV32_DEVICE uint32_t hidden(uint32_t x) {
   return sm < 65536 + threadIdx.x ? x : sm;
 }
 
-// Selects bytes of two words by the nibbles of `selector`, which are below 8.
+// Selects bytes of two words by the four lower nibbles of `selector`. A nibble of 8 + k gives a byte of the
+// sign of byte k, 0 or -1.
 DSV32_DEVICE uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selector) {
   uint32_t out;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(selector));
@@ -151,7 +152,14 @@ DSV32_DEVICE void multiply_f16(float* d, const uint32_t (&a)[4], uint32_t b0, ui
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// The same with 32 unsigned bytes of a row, 32 signed bytes of a column, and sums of 32 bits.
+// The same with 32 signed bytes of a row and of a column, and sums of 32 bits.
+DSV32_DEVICE void multiply_signed_bytes(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// The same with unsigned bytes of a row.
 DSV32_DEVICE void multiply_bytes(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -447,19 +455,29 @@ DSV32_DEVICE void wgmma(float* d, const uint32_t (&a)[4], uint64_t b, bool adds 
 #define DSV32_INTEGERS_8(o) DSV32_INTEGERS_4(o), DSV32_INTEGERS_4(o + 4)
 #define DSV32_INTEGERS_32(o) \
   DSV32_INTEGERS_8(o), DSV32_INTEGERS_8(o + 8), DSV32_INTEGERS_8(o + 16), DSV32_INTEGERS_8(o + 24)
-#define DSV32_FORM(N, NAMES, A0, A1, A2, A3, B, ADDS, ...)                                               \
+#define DSV32_FORM(A_TYPE, N, NAMES, A0, A1, A2, A3, B, ADDS, ...)                                       \
   if constexpr (kN == N)                                                                                 \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADDS ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
-                 "k32.s32.u8.s8 {" NAMES "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p;\n}"   \
+                 "k32.s32." #A_TYPE ".s8 {" NAMES "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B    \
+                 ", p;\n}"                                                                               \
                  : __VA_ARGS__                                                                           \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
 template <int kN>
 DSV32_DEVICE void wgmma_bytes(int* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
-  DSV32_FORM(64, DSV32_NAMES_32, 32, 33, 34, 35, 36, 37, DSV32_INTEGERS_32(0))
-  DSV32_FORM(80, DSV32_NAMES_40, 40, 41, 42, 43, 44, 45, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32))
-  DSV32_FORM(96, DSV32_NAMES_48, 48, 49, 50, 51, 52, 53, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32),
+  DSV32_FORM(u8, 64, DSV32_NAMES_32, 32, 33, 34, 35, 36, 37, DSV32_INTEGERS_32(0))
+  DSV32_FORM(u8, 80, DSV32_NAMES_40, 40, 41, 42, 43, 44, 45, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32))
+  DSV32_FORM(u8, 96, DSV32_NAMES_48, 48, 49, 50, 51, 52, 53, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32),
              DSV32_INTEGERS_8(40))
-  DSV32_FORM(128, DSV32_NAMES_64, 64, 65, 66, 67, 68, 69, DSV32_INTEGERS_32(0), DSV32_INTEGERS_32(32))
+  DSV32_FORM(u8, 128, DSV32_NAMES_64, 64, 65, 66, 67, 68, 69, DSV32_INTEGERS_32(0), DSV32_INTEGERS_32(32))
+}
+// The same with signed bytes in registers.
+template <int kN>
+DSV32_DEVICE void wgmma_signed_bytes(int* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
+  DSV32_FORM(s8, 64, DSV32_NAMES_32, 32, 33, 34, 35, 36, 37, DSV32_INTEGERS_32(0))
+  DSV32_FORM(s8, 80, DSV32_NAMES_40, 40, 41, 42, 43, 44, 45, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32))
+  DSV32_FORM(s8, 96, DSV32_NAMES_48, 48, 49, 50, 51, 52, 53, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32),
+             DSV32_INTEGERS_8(40))
+  DSV32_FORM(s8, 128, DSV32_NAMES_64, 64, 65, 66, 67, 68, 69, DSV32_INTEGERS_32(0), DSV32_INTEGERS_32(32))
 }
 #undef DSV32_FORM
 // The same for a [64, 32] of e4m3 in registers and 64 columns.

@@ -38,6 +38,7 @@ BOOST_AUTO_TEST_CASE(products_of_decode) {
       {q8_0, 48, 0, kHopper, wide, 48, 48},     {q8_0, 65, 0, kHopper, wide, 65, 80},
       {q8_0, 80, 0, kHopper, wide, 80, 80},     {q8_0, 81, 0, kHopper, wide, 41, 48},
       {iq1_s, 33, 0, kHopper, wide, 33, 64},    {iq1_s, 65, 0, kHopper, wide, 33, 64},
+      {iq4_xs, 33, 0, kHopper, wide, 33, 40},   {mxfp4, 65, 0, kHopper, wide, 33, 64},
       {iq2_xxs, 33, 0, kHopper, wide, 17, 32},  {iq3_s, 65, 0, kHopper, wide, 22, 32},
       {nvfp4, 20, 0, kHopper, wide, 20, 32},    {q4_k, 1, 5, kHopper, columns, 5, 8},
       {q2_k, 33, 0, kHopper, wide, 33, 40},     {q3_k, 8, 0, kHopper, rows, 8, 8},

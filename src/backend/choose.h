@@ -42,18 +42,19 @@ struct DecodeChoice {
 constexpr int kRowsTokens = 8, kColumnsTokens = 16;
 constexpr int kRowsWarps = 8;  // of a team of the rows kernel, of a block of the others
 
-// The largest width of decode_wide.cu. Decoding of IQ2 and IQ3 leaves no registers for more than 32; Q2_K and
-// Q3_K, multiplied as integers, have two sums where others have one.
+// The largest width of decode_wide.cu. Decoding of IQ2 and IQ3 leaves no registers for more than 32; types
+// multiplied as integers have two sums where others have one.
 constexpr int widest(TensorType type) {
   using enum TensorType;
-  if (type == q8_0 || (type >= q4_k && type <= q6_k) || type == iq4_nl || type == iq4_xs) return 80;
+  if (type == q8_0 || (type >= q4_k && type <= q6_k)) return 80;
   const bool is_iq2_or_iq3 =
       type == iq2_xxs || type == iq2_xs || type == iq2_s || type == iq3_xxs || type == iq3_s;
   return is_iq2_or_iq3 ? 32 : 64;
 }
 // Formats that most files use get all widths, others only 32 and 64.
 constexpr bool has_width(TensorType type, int width) {
-  const bool has_all = widest(type) == 80 || type == TensorType::q2_k || type == TensorType::q3_k;
+  using enum TensorType;
+  const bool has_all = widest(type) == 80 || type == q2_k || type == q3_k || type == iq4_nl || type == iq4_xs;
   return width <= widest(type) && (width == 32 || width == 64 || has_all);
 }
 constexpr int wide_width(TensorType type, int n_together) {

@@ -6,7 +6,7 @@
 // rounded too: 2.8e-4, for which 5e-4 leaves room (products.h). In experts, gate, up and h are off by that
 // much each, and silu makes their errors at most 1.1 times larger: 5e-4 as expected, 1e-3 allowed. F32, F16
 // and BF16 keep 22 bits of x, but tensor cores cut where f32 rounds, up to 32 times a step by 2^-24: 1e-5.
-// With Q2_K and Q3_K x is an integer whose unit is the step's largest / 2^13 at most: 7e-5 of random x.
+// With types multiplied as integers x is one, whose unit is the step's largest / 2^13 at most: 7e-5 of random x.
 // One element may be off by six times that, measured by the root mean square of all (errors are normal sums).
 // The equalities (tokens together or alone) are exact.
 #include <array>
@@ -109,7 +109,7 @@ BOOST_AUTO_TEST_CASE(shapes_of_671b,
 // Values outside the usual range stay what they are: zeros, one large value among small ones, tiny ones; a
 // NaN is not lost.
 BOOST_AUTO_TEST_CASE(unusual_activations, *boost::unit_test::precondition(needs_gpu)) {
-  for (const TensorType type : {q2_k, q3_k, q4_k, q6_k, q8_0, f16}) {
+  for (const TensorType type : {q2_k, q3_k, iq4_xs, mxfp4, q4_k, q6_k, q8_0, f16}) {
     const TestWeights weights(type, 1, 64, 1024, 12);
     std::vector<float> x = random_floats(3 * 1024, 5), expected(3 * 64);
     for (size_t i = 0; i < 1024; ++i) x[i] = 0, x[1024 + i] *= 1e-12f;
