@@ -227,6 +227,7 @@ inline constexpr double kThreadRate = 8e9, kHostRate = 120e9;
 // What a plan expects of a GPU.
 struct GpuRates {
   double bytes = 0;          // of weights in one format, a second
+  double many_bytes = 0;     // the same in steps of several sequences
   double layer_seconds = 0;  // of a token and layer, without its weights: attention, index, launches
   double link = 0;           // of weights in host memory, bytes a second
   double prompt = 0;         // tokens a second with all 61 layers on it

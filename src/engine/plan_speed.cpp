@@ -32,40 +32,43 @@ constexpr double kPromptWork = 124e9;
 // reach this share of all devices' rates (two H100, 18 layers Q2_K, 2026-11-27).
 constexpr double kTeamLayerSeconds = 12e-6, kTeamPromptShare = 0.9;
 
-// Steps of several sequences read their weights at this share of one's rate (18 layers Q2_K, 4 to 128
-// sequences), and from so many on a team's layer takes longer: hidden states of all tokens are gathered.
+// Steps of several sequences read their weights at this share of one's rate on an H100 (18 layers Q2_K, 4 to
+// 128 sequences); there instructions are the bound, so an H200 is as fast. From so many sequences on a team's
+// layer takes longer: hidden states of all tokens are gathered.
 constexpr double kManyShare = 0.69, kTeamManySeconds = 80e-6;
 constexpr int64_t kManyTokens = 8;
 
-// h200, h100: GB/s at which a token's weights are read, without the layers' own time, measured over six
-// layers. host: the share of the host memory's rate that products of the CPU reach.
+// h200, h100: GB/s at which a token's weights are read, without the layers' own time, measured over six to 61
+// layers. Formats that are multiplied as integers were timed so on an H200 alone; an H100's rate is that of
+// fp16 products. host: the share of the host memory's rate that products of the CPU reach.
 struct FormatRate {
   TensorType format;
   double h200, h100, host;
 };
 constexpr FormatRate kFormats[] = {
     {TensorType::q4_k, 3200, 2550, 1},
-    {TensorType::q2_k, 2075, 1985, 0.92},
-    {TensorType::q3_k, 1860, 1800, 1},
-    {TensorType::iq4_xs, 2050, 2015, 1},
+    {TensorType::q2_k, 2700, 1985, 0.92},
+    {TensorType::q3_k, 2250, 1800, 1},
+    {TensorType::iq4_xs, 2850, 2015, 1},
     {TensorType::iq3_xxs, 1415, 1405, 0.6},
     {TensorType::iq2_xxs, 1100, 1085, 0.57},
-    {TensorType::mxfp4, 1375, 1375, 0.62},
+    {TensorType::iq1_s, 835, 800, 0.46},
+    {TensorType::mxfp4, 2700, 1375, 0.62},
+    {TensorType::q8_0, 3900, 2550, 1},
+    {TensorType::q6_k, 3000, 2500, 1},
     // GPU rates estimated from the instructions that a block takes, not timed in whole steps:
-    {TensorType::q8_0, 3200, 2550, 1},
-    {TensorType::q6_k, 2900, 2500, 1},
     {TensorType::q5_k, 2900, 2500, 1},
+    {TensorType::iq4_nl, 2850, 1375, 0.6},
     {TensorType::iq3_s, 1350, 1350, 0.57},
     {TensorType::iq2_s, 1000, 1000, 0.57},
     {TensorType::iq2_xs, 1000, 1000, 0.59},
     {TensorType::iq1_m, 800, 800, 0.54},
-    {TensorType::iq1_s, 800, 800, 0.46},
     {TensorType::nvfp4, 1375, 1375, 0.46},
     {TensorType::bf16, 3200, 2550, 1},
     {TensorType::f16, 3200, 2550, 1},
     {TensorType::f32, 3200, 2550, 1},
 };
-constexpr FormatRate kOthers = {TensorType::q4_0, 1375, 1375, 0.6};  // Q4_0 to Q5_1, IQ4_NL
+constexpr FormatRate kOthers = {TensorType::q4_0, 1375, 1375, 0.6};  // Q4_0 to Q5_1
 
 const FormatRate& rate_of(TensorType format) {
   const auto found = std::ranges::find(kFormats, format, &FormatRate::format);
@@ -88,10 +91,11 @@ GpuRates rates_of(const GpuKind& kind, const FormatRate& format) {
   const GpuKind &h100 = *find_gpu("H100"), &h200 = *find_gpu("H200");
   const double link = kLinkShare * kind.link_rate;
   if (&kind == &h100 || &kind == &h200)
-    return {(&kind == &h200 ? format.h200 : format.h100) * kGB, kHopperLayerSeconds, link, kind.prompt_rate};
-  const double by_clocks = format.h200 * kGB * kind.clock_rate / h200.clock_rate;
-  return {std::min(kMemoryShare * kind.memory_rate, by_clocks), kGenericLayerSeconds, link,
-          generic_prompt_rate(kind)};
+    return {(&kind == &h200 ? format.h200 : format.h100) * kGB, kManyShare * format.h100 * kGB,
+            kHopperLayerSeconds, link, kind.prompt_rate};
+  const double by_clocks = format.h200 * kGB * kind.clock_rate / h200.clock_rate,
+               bytes = std::min(kMemoryShare * kind.memory_rate, by_clocks);
+  return {bytes, kManyShare * bytes, kGenericLayerSeconds, link, generic_prompt_rate(kind)};
 }
 
 // How many times the experts of one token n tokens read, where all are chosen equally often.
@@ -143,7 +147,6 @@ PlanSpeed expected_speed(const ModelArgs& args, const MemoryPlan& plan, const Ma
       plan.n_host_expert_bytes > 0 ? 1 : std::min(n_seqs, std::max<int64_t>(1, plan.n_stages()));
   const int64_t n_step = (n_seqs + n_groups - 1) / n_groups;
   const double n_times = experts_times(args, n_step);
-  const double many_share = n_step > 1 ? kManyShare : 1;
   const double team_seconds = !plan.is_team ? 0 : n_step < kManyTokens ? kTeamLayerSeconds : kTeamManySeconds;
   PlanSpeed speed;
   std::vector<GpuRates> rates;
@@ -156,7 +159,7 @@ PlanSpeed expected_speed(const ModelArgs& args, const MemoryPlan& plan, const Ma
                            n_times * static_cast<double>(stage.n_expert_bytes_read);
     const double seconds =
         static_cast<double>(plan.n_model_layers(stage)) * (rates[i].layer_seconds + team_seconds) +
-        n_bytes / (many_share * rates[i].bytes);
+        n_bytes / (n_step > 1 ? rates[i].many_bytes : rates[i].bytes);
     slowest = std::max(slowest, seconds);
     speed.gpu_seconds = plan.is_team ? slowest : speed.gpu_seconds + seconds;
   }
