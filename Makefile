@@ -78,7 +78,7 @@ demo: all  ## set up, build, and answer a question about a long text with the sm
 test: test_deps layers tested  ## set up, build, and run every test that needs no GPU
 	@tests/run.sh $(BUILD)
 
-tested: test_deps $(BUILD)/dsv32 $(BUILD)/lab $(BUILD)/unit_tests race_tests $(TINY)  ## what `make test` runs
+tested: test_deps $(BUILD)/dsv32 $(BUILD)/lab $(BUILD)/unit_tests $(if $(SAN),,race_tests) $(TINY)  ## what `make test` runs
 
 test-gpu: test_deps $(BUILD)/dsv32 $(BUILD)/gpu_tests $(TINY)  ## the tests of the CUDA half (CUDA=1); skipped, and counted so, without a GPU
 	@tests/run_gpu.sh $(BUILD)
