@@ -23,14 +23,7 @@ DSV32_DEVICE int token_of_sum(int i, int k) {
 template <TensorType kType, int kMats, int kTiles>
 DSV32_DEVICE void add_step_of(int n, Sums<kMats, kTiles>& sums, const uint8_t* const (&step)[kMats][2],
                               const LaneXOf<kType>& x, const Lane<kType>& lane, const uint32_t* grid) {
-  if constexpr (kHasNibbles<kType>) {
-    if (kTiles > 1 && n > 8)
-      add_nibble_step<kType, 2 * kTiles>(sums, step, x, lane);
-    else if (n > 4)
-      add_nibble_step<kType, 2>(sums, step, x, lane);
-    else
-      add_nibble_step<kType, 1>(sums, step, x, lane);
-  } else if constexpr (kIsInteger<kType>) {
+  if constexpr (kIsInteger<kType>) {
     if (kTiles > 1 && n > 8)
       add_integer_step<kType, 2 * kTiles>(sums, step, x, lane);
     else if (n > 4)

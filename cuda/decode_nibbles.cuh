@@ -173,10 +173,11 @@ struct IntegerRow<kType> {
   DSV32_DEVICE float value_of(const Total& total) const { return of.d * total.value(); }
 };
 
-// As add_integer_step(), of eight columns of a piece at a time.
+// As of the other types, but of eight columns of a piece at a time.
 template <TensorType kType, int kQuads, int kMats, int kTiles>
-DSV32_DEVICE void add_nibble_step(Sums<kMats, kTiles>& sums, const uint8_t* const (&step)[kMats][2],
-                                  const IntegerX& x, const Lane<kType>& lane) {
+requires kHasNibbles<kType>
+DSV32_DEVICE void add_integer_step(Sums<kMats, kTiles>& sums, const uint8_t* const (&step)[kMats][2],
+                                   const IntegerX& x, const Lane<kType>& lane) {
   constexpr int kEight = 8 * Record<kType>::kBytes;
   using Row = IntegerRow<kType>;
   DSV32_UNROLL for (int m = 0; m < kMats; ++m) {

@@ -158,6 +158,16 @@ DSV32_DEVICE void take_sums(int (&sums)[n]) {
   DSV32_UNROLL for (int k = 0; k < n; ++k) asm volatile("" : "+r"(sums[k])::"memory");
 }
 
+// Adds values [four tokens][row] in units of x to the sums. units: shared address of the lane's first unit.
+template <int kN, typename Value>
+DSV32_DEVICE void add_in_units(float (&sums)[kN / 2], uint32_t units, const Value& value) {
+  DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) {
+    const float unit = __uint_as_float(load_shared_u32(units + 16 * (k / 2)));
+    float& to = sums[k / 4 * 4 + k % 2 * 2 + k / 2 % 2];
+    to = fmaf(value(k), unit, to);
+  }
+}
+
 // The same as add_integer_step() does: of the sums of eight tokens a lane has those of tokens i and i + 4.
 template <TensorType kType, int kN, typename LoadNext>
 DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], IntegerRow<kType> (&next)[2], XStages<kType, kN>& x,
@@ -204,18 +214,15 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], IntegerRow<kType> (&next)
     wgmma_wait<0>();
     take_sums(least);
   }
-  const uint32_t units = stage + Step::kUnits - Step::kFirst + 4 * i;
-  DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) {
-    const float unit = __uint_as_float(load_shared_u32(units + 16 * (k / 2)));
+  add_in_units<kN>(sums, stage + Step::kUnits - Step::kFirst + 4 * i, [&](int k) {
     const float min_sum = kHasMins ? static_cast<float>(joined(least[2 * k], least[2 * k + 1])) : 0.0f;
-    float& to = sums[k / 4 * 4 + k % 2 * 2 + k / 2 % 2];
-    to = fmaf(row[k % 2].value_of(values[k], min_sum), unit, to);
-  }
+    return row[k % 2].value_of(values[k], min_sum);
+  });
   x.release();
 }
 
-// The same as add_nibble_step() does. Up to 32 tokens the sums of a group are multiplied by its scale while
-// the next group's products run; more leave no registers for two groups.
+// The same for nibbles. Up to 32 tokens the sums of a group are multiplied by its scale while the next group's
+// products run; more leave no registers for two groups.
 template <TensorType kType, int kN, typename LoadNext>
 requires kHasNibbles<kType> DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2],
                                                             IntegerRow<kType> (&next)[2],
@@ -264,12 +271,7 @@ requires kHasNibbles<kType> DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2
   float values[kN / 2];
   DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) values[k] = row[k % 2].value_of(total[k]);
   load_next();
-  const uint32_t units = stage + Step::kUnits - Step::kFirst + 4 * i;
-  DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) {
-    const float unit = __uint_as_float(load_shared_u32(units + 16 * (k / 2)));
-    float& to = sums[k / 4 * 4 + k % 2 * 2 + k / 2 % 2];
-    to = fmaf(values[k], unit, to);
-  }
+  add_in_units<kN>(sums, stage + Step::kUnits - Step::kFirst + 4 * i, [&](int k) { return values[k]; });
   x.release();
 }
 

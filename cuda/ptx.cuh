@@ -462,22 +462,20 @@ DSV32_DEVICE void wgmma(float* d, const uint32_t (&a)[4], uint64_t b, bool adds 
                  ", p;\n}"                                                                               \
                  : __VA_ARGS__                                                                           \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
+#define DSV32_FOR_EACH_WIDTH_OF_BYTES(A)                                                                   \
+  DSV32_FORM(A, 64, DSV32_NAMES_32, 32, 33, 34, 35, 36, 37, DSV32_INTEGERS_32(0))                         \
+  DSV32_FORM(A, 80, DSV32_NAMES_40, 40, 41, 42, 43, 44, 45, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32))   \
+  DSV32_FORM(A, 96, DSV32_NAMES_48, 48, 49, 50, 51, 52, 53, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32),   \
+             DSV32_INTEGERS_8(40))                                                                        \
+  DSV32_FORM(A, 128, DSV32_NAMES_64, 64, 65, 66, 67, 68, 69, DSV32_INTEGERS_32(0), DSV32_INTEGERS_32(32))
 template <int kN>
 DSV32_DEVICE void wgmma_bytes(int* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
-  DSV32_FORM(u8, 64, DSV32_NAMES_32, 32, 33, 34, 35, 36, 37, DSV32_INTEGERS_32(0))
-  DSV32_FORM(u8, 80, DSV32_NAMES_40, 40, 41, 42, 43, 44, 45, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32))
-  DSV32_FORM(u8, 96, DSV32_NAMES_48, 48, 49, 50, 51, 52, 53, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32),
-             DSV32_INTEGERS_8(40))
-  DSV32_FORM(u8, 128, DSV32_NAMES_64, 64, 65, 66, 67, 68, 69, DSV32_INTEGERS_32(0), DSV32_INTEGERS_32(32))
+  DSV32_FOR_EACH_WIDTH_OF_BYTES(u8)
 }
 // The same with signed bytes in registers.
 template <int kN>
 DSV32_DEVICE void wgmma_signed_bytes(int* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
-  DSV32_FORM(s8, 64, DSV32_NAMES_32, 32, 33, 34, 35, 36, 37, DSV32_INTEGERS_32(0))
-  DSV32_FORM(s8, 80, DSV32_NAMES_40, 40, 41, 42, 43, 44, 45, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32))
-  DSV32_FORM(s8, 96, DSV32_NAMES_48, 48, 49, 50, 51, 52, 53, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32),
-             DSV32_INTEGERS_8(40))
-  DSV32_FORM(s8, 128, DSV32_NAMES_64, 64, 65, 66, 67, 68, 69, DSV32_INTEGERS_32(0), DSV32_INTEGERS_32(32))
+  DSV32_FOR_EACH_WIDTH_OF_BYTES(s8)
 }
 #undef DSV32_FORM
 // The same for a [64, 32] of e4m3 in registers and 64 columns.
