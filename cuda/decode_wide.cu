@@ -204,7 +204,8 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], IntegerRow<kType> (&next)
     }
     values[k] = static_cast<float>(joined(c[2 * k], c[2 * k + 1]));
   }
-  int least[kN];  // not c again: nvcc 13.0 takes what is made of c before and after a product for the same
+  // Not c again: nvcc 13.0 takes what is made of c before and after a product for the same.
+  [[maybe_unused]] int least[kN];
   if constexpr (kHasMins) {
     uint32_t a[4];
     IntegerRow<kType>::mins(row, a);
@@ -215,7 +216,8 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], IntegerRow<kType> (&next)
     take_sums(least);
   }
   add_in_units<kN>(sums, stage + Step::kUnits - Step::kFirst + 4 * i, [&](int k) {
-    const float min_sum = kHasMins ? static_cast<float>(joined(least[2 * k], least[2 * k + 1])) : 0.0f;
+    float min_sum = 0;
+    if constexpr (kHasMins) min_sum = static_cast<float>(joined(least[2 * k], least[2 * k + 1]));
     return row[k % 2].value_of(values[k], min_sum);
   });
   x.release();
