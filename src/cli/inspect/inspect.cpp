@@ -22,99 +22,74 @@ std::string shape_text(const GgufTensor& tensor) {
   return text + "]";
 }
 
-// The chat format that a file's messages get, or nothing; and why.
-struct FileChat {
+// What follows writes a part of the file for people, and the same into `json` for programs.
+
+// The chat format that the file's messages get, or none; and why.
+std::string show_chat(const GgufFile& file, Json& json) {
   const char* name = nullptr;
   std::string reason;
-};
-
-FileChat chat_of(const GgufFile& file) try {
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
-  const ChatFormat format(*tokenizer);
-  return {traits_of(format.kind()).name, find_chat_kind(*tokenizer).reason};
-} catch (const Error& error) {
-  return {nullptr, error.what()};
+  try {
+    const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
+    name = traits_of(ChatFormat(*tokenizer).kind()).name;
+    reason = find_chat_kind(*tokenizer).reason;
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  json = {{"name", name ? Json(name) : Json()}, {"reason", sanitize_utf8(reason)}};
+  return format("chat format: %s: %s\n", name ? name : "none", visible(reason).c_str());
 }
 
 // The tensors of the file's first block for drafts (MTP), whatever else the file is.
-struct FileDraft {
-  int64_t block = -1;  // -1: there is none
+std::string show_draft(const GgufFile& file, Json& json) {
+  int64_t first = -1;
   std::string path;
-  std::set<std::string> types;  // of its matrices
-  uint64_t n_bytes = 0;
-};
-
-FileDraft draft_of(const GgufFile& file) {
-  FileDraft draft;
   for (const GgufTensor& tensor : file.tensors()) {
     const int64_t block = block_of(tensor.name);
-    const bool is_earlier = draft.block < 0 || block < draft.block;
+    const bool is_earlier = first < 0 || block < first;
     if (tensor.name.find(".nextn.") == tensor.name.npos || block < 0 || !is_earlier) continue;
-    draft.block = block, draft.path = file.path_of(tensor);
+    first = block, path = file.path_of(tensor);
   }
+  if (first < 0) return "block for drafts: none\n";
+  std::set<std::string> types;  // of its matrices
+  uint64_t n_bytes = 0;
   for (const GgufTensor& tensor : file.tensors()) {
-    if (draft.block < 0 || block_of(tensor.name) != draft.block) continue;
-    draft.n_bytes += tensor.n_bytes;
-    if (tensor.n_dims > 1) draft.types.insert(type_name(tensor.type));
+    if (block_of(tensor.name) != first) continue;
+    n_bytes += tensor.n_bytes;
+    if (tensor.n_dims > 1) types.insert(type_name(tensor.type));
   }
-  return draft;
+  json = {{"block", first}, {"path", sanitize_utf8(path)}, {"bytes", n_bytes}, {"types", types}};
+  return format("block for drafts: blk.%lld, %s, matrices in %s, in %s\n", as_ll(first),
+                human_bytes(n_bytes).c_str(), joined({types.begin(), types.end()}, ", ").c_str(),
+                visible(path).c_str());
 }
 
-std::string draft_text(const GgufFile& file) {
-  const FileDraft draft = draft_of(file);
-  if (draft.block < 0) return "block for drafts: none\n";
-  return format("block for drafts: blk.%lld, %s, matrices in %s, in %s\n", as_ll(draft.block),
-                human_bytes(draft.n_bytes).c_str(),
-                joined({draft.types.begin(), draft.types.end()}, ", ").c_str(), visible(draft.path).c_str());
-}
-
-Json draft_json(const GgufFile& file) {
-  const FileDraft draft = draft_of(file);
-  if (draft.block < 0) return nullptr;
-  return {{"block", draft.block},
-          {"path", sanitize_utf8(draft.path)},
-          {"bytes", draft.n_bytes},
-          {"types", draft.types}};
-}
-
-std::string model_text(const GgufFile& file) {
-  const FileChat chat = chat_of(file);
-  std::string text = format("%s: %zu part(s), %s, %zu tensors\n", visible(file.path()).c_str(),
-                            file.n_parts(), human_bytes(file.n_bytes()).c_str(), file.tensors().size());
-  text += format("chat format: %s: %s\n", chat.name ? chat.name : "none", visible(chat.reason).c_str());
-  text += draft_text(file) + "\n";
-  for (const auto& info : file.describe_metadata())
+std::string show_metadata(const GgufFile& file, Json& json) {
+  std::string text;
+  json = Json::array();
+  for (const auto& info : file.describe_metadata()) {
     text += format("%-48s %-10s %s\n", visible(info.key).c_str(), info.type.c_str(), info.value.c_str());
-  text += "\n";
-  for (const GgufTensor& tensor : file.tensors())
+    json.push_back(
+        {{"key", sanitize_utf8(info.key)}, {"type", info.type}, {"value", sanitize_utf8(info.value)}});
+  }
+  return text;
+}
+
+std::string show_tensors(const GgufFile& file, Json& json) {
+  std::string text;
+  json = Json::array();
+  for (const GgufTensor& tensor : file.tensors()) {
     text += format("%-48s %-8s %-22s %12s bytes, part %d at %llu\n", visible(tensor.name).c_str(),
                    type_name(tensor.type), shape_text(tensor).c_str(),
                    tensor.n_bytes ? std::to_string(tensor.n_bytes).c_str() : "?", tensor.part,
                    static_cast<unsigned long long>(tensor.offset));
+    json.push_back({{"name", sanitize_utf8(tensor.name)},
+                    {"type", type_name(tensor.type)},
+                    {"shape", std::vector(tensor.ne.begin(), tensor.ne.begin() + tensor.n_dims)},
+                    {"bytes", tensor.n_bytes ? Json(tensor.n_bytes) : Json()},
+                    {"part", tensor.part},
+                    {"offset", tensor.offset}});
+  }
   return text;
-}
-
-Json model_json(const GgufFile& file) {
-  const FileChat chat = chat_of(file);
-  Json metadata = Json::array(), tensors = Json::array();
-  for (const auto& info : file.describe_metadata())
-    metadata.push_back(
-        {{"key", sanitize_utf8(info.key)}, {"type", info.type}, {"value", sanitize_utf8(info.value)}});
-  for (const GgufTensor& tensor : file.tensors())
-    tensors.push_back({{"name", sanitize_utf8(tensor.name)},
-                       {"type", type_name(tensor.type)},
-                       {"shape", std::vector(tensor.ne.begin(), tensor.ne.begin() + tensor.n_dims)},
-                       {"bytes", tensor.n_bytes ? Json(tensor.n_bytes) : Json()},
-                       {"part", tensor.part},
-                       {"offset", tensor.offset}});
-  return {{"path", sanitize_utf8(file.path())},
-          {"parts", file.n_parts()},
-          {"bytes", file.n_bytes()},
-          {"chat_format",
-           {{"name", chat.name ? Json(chat.name) : Json()}, {"reason", sanitize_utf8(chat.reason)}}},
-          {"draft", draft_json(file)},
-          {"metadata", metadata},
-          {"tensors", tensors}};
 }
 
 }  // namespace
@@ -125,7 +100,14 @@ void write_result(const Options& options, const std::string& text, const Json& j
 
 int inspect_model(const Options& options) {
   const GgufFile file = open_model(options);
-  write_result(options, model_text(file), model_json(file));
+  std::string text = format("%s: %zu part(s), %s, %zu tensors\n", visible(file.path()).c_str(),
+                            file.n_parts(), human_bytes(file.n_bytes()).c_str(), file.tensors().size());
+  Json json{{"path", sanitize_utf8(file.path())}, {"parts", file.n_parts()}, {"bytes", file.n_bytes()}};
+  text += show_chat(file, json["chat_format"]);
+  text += show_draft(file, json["draft"]) + "\n";
+  text += show_metadata(file, json["metadata"]) + "\n";
+  text += show_tensors(file, json["tensors"]);
+  write_result(options, text, json);
   return 0;
 }
 
