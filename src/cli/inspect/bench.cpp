@@ -38,26 +38,6 @@ double memory_gbps(Backend& backend) {
   return best;
 }
 
-// What guesses brought, a line; empty without guesses.
-std::string guesses_line(const BatchTiming& timing) {
-  if (timing.n_guessed == 0) return {};
-  const double n = static_cast<double>(timing.n_sequences);
-  return format("\n%9s %s, %.2f tokens a step and sequence, guessing %.3f ms, verifying %.3f ms", "",
-                guess_summary(timing.n_guessed, timing.n_accepted).c_str(), timing.n_tokens / n,
-                1e3 * timing.guess_seconds, 1e3 * (timing.step_seconds - timing.guess_seconds));
-}
-
-// Of a step; the counts are of all steps.
-Json guesses_json(const BatchTiming& timing) {
-  if (timing.n_guessed == 0) return Json::object();
-  return {{"guesses",
-           {{"guessed", timing.n_guessed},
-            {"accepted", timing.n_accepted},
-            {"tokens_per_step", timing.n_tokens / static_cast<double>(timing.n_sequences)},
-            {"guess_ms", 1e3 * timing.guess_seconds},
-            {"verify_ms", 1e3 * (timing.step_seconds - timing.guess_seconds)}}}};
-}
-
 // Runs the sequence up to the context and times n_prompt tokens. Returns tokens a second.
 double time_prompt(Engine& engine, ByHand& sequence, int64_t n_prompt, int64_t context) {
   Rng rng(static_cast<uint64_t>(context) + 2);
@@ -122,30 +102,21 @@ Json json_of(const std::vector<Row>& rows) {
   return list;
 }
 
-struct Measured {
-  int64_t context = 0;
-  BatchTiming decode = {};
-  std::optional<int64_t> buffer_rows = {};  // nothing: every row is resident
-  double row_bytes = 0;
-  std::optional<double> prefill_tps = {}, weight_gbps = {};  // of one sequence: several share experts
-
-  Row row(double memory_gbps) const {
-    const auto if_any = [](bool is_any, double x) { return is_any ? std::optional(x) : std::nullopt; };
-    return {{cell("context", "context", context), cell("seqs", "sequences", decode.n_sequences),
-             cell("buffer", "buffer_rows", buffer_rows, "full"),
-             cell("prefill t/s", "prefill_tokens_per_second", prefill_tps, 1),
-             cell("decode t/s", "decode_tokens_per_second", decode.tokens_per_second(), 1),
-             cell("ms/step", "step_ms", 1e3 * decode.step_seconds, 3),
-             cell("weights GB/s", "weights_gbps", weight_gbps, 1),
-             cell("share", "share_of_memory", if_any(!!weight_gbps, weight_gbps.value_or(0) / memory_gbps), 1,
-                  100, "%"),
-             cell("hits", "hit_rate", if_any(decode.n_rows > 0, 1 - decode.n_misses / decode.n_rows), 1, 100,
-                  "%"),
-             cell("MB fetched", "fetched_bytes_per_step", decode.n_misses * row_bytes, 2, 1e-6)},
-            guesses_line(decode),
-            guesses_json(decode)};
-  }
-};
+// Adds what guesses brought, of a step; the counts are of all steps.
+void add_guesses(Row& row, const BatchTiming& timing) {
+  if (timing.n_guessed == 0) return;
+  const double n_tokens = timing.n_tokens / static_cast<double>(timing.n_sequences);
+  const double guess_ms = 1e3 * timing.guess_seconds, verify_ms = 1e3 * timing.step_seconds - guess_ms;
+  row.line =
+      format("\n%9s %s, %.2f tokens a step and sequence, guessing %.3f ms, verifying %.3f ms", "",
+             guess_summary(timing.n_guessed, timing.n_accepted).c_str(), n_tokens, guess_ms, verify_ms);
+  row.fields = {{"guesses",
+                 {{"guessed", timing.n_guessed},
+                  {"accepted", timing.n_accepted},
+                  {"tokens_per_step", n_tokens},
+                  {"guess_ms", guess_ms},
+                  {"verify_ms", verify_ms}}}};
+}
 
 class Bench {
  public:
@@ -174,16 +145,14 @@ class Bench {
     for (size_t i = 0; i < contexts_.size() && !bench_.sequences.empty(); ++i) time_many(contexts_[i]);
     if (rows_.empty())
       fail(ErrorKind::memory, "none of these batches fits", "--capacity says how many sequences fit");
-    std::vector<Row> rows;
-    for (const Measured& at : rows_) rows.push_back(at.row(memory_gbps_));
     const std::string head =
         format("%s, %.2f GB of weights a token, memory moves %.0f GB/s\n", backend_.c_str(),
                static_cast<double>(n_weight_bytes_) / 1e9, memory_gbps_);
-    write_result(options_, head + text_of(rows),
+    write_result(options_, head + text_of(rows_),
                  {{"backend", backend_},
                   {"weight_bytes_per_token", n_weight_bytes_},
                   {"memory_gbps", memory_gbps_},
-                  {"measured", json_of(rows)}});
+                  {"measured", json_of(rows_)}});
   }
 
  private:
@@ -197,8 +166,7 @@ class Bench {
     sequence->sync(random_tokens(n_prompt, engine->args().vocab_size, rng));
     for (const int64_t context : contexts_) {
       const double prefill_tps = time_prompt(*engine, *sequence, n_prompt, context);
-      add(*engine, {&sequence, 1}, context, std::ssize(sequence->tokens()));
-      rows_.back().prefill_tps = prefill_tps;
+      add(*engine, {&sequence, 1}, context, std::ssize(sequence->tokens()), prefill_tps);
     }
   }
 
@@ -239,19 +207,31 @@ class Bench {
     return engine;
   }
 
-  // Times decode steps of sequences that hold n_tokens.
+  // Times decode steps of sequences that hold n_tokens. Several share experts, so the bytes of weights that
+  // they read are not known.
   void add(Engine& engine, std::span<const std::unique_ptr<ByHand>> sequences, int64_t context,
-           int64_t n_tokens) {
+           int64_t n_tokens, std::optional<double> prefill_tps = {}) {
     const std::unique_ptr<Tokenizer> tokenizer = fabricate_tokenizer(engine.args().vocab_size);
     const CachePlan& cache = engine.plan().cache;
+    const BatchTiming decode = time_batch(engine, *tokenizer, sequences, n_tokens, bench_);
     n_weight_bytes_ = engine.plan().n_bytes_read();
-    Measured row{.context = context,
-                 .decode = time_batch(engine, *tokenizer, sequences, n_tokens, bench_),
-                 .row_bytes = static_cast<double>(cache.layout.row_bytes())};
+    std::optional<int64_t> buffer_rows;
+    std::optional<double> gbps, share, hits;
+    if (cache.has_buffers()) buffer_rows = cache.buffer_rows;
     if (sequences.size() == 1)
-      row.weight_gbps = static_cast<double>(n_weight_bytes_) / row.decode.step_seconds / 1e9;
-    if (cache.has_buffers()) row.buffer_rows = cache.buffer_rows;
-    rows_.push_back(std::move(row));
+      gbps = static_cast<double>(n_weight_bytes_) / decode.step_seconds / 1e9, share = *gbps / memory_gbps_;
+    if (decode.n_rows > 0) hits = 1 - decode.n_misses / decode.n_rows;
+    const double n_fetched = decode.n_misses * static_cast<double>(cache.layout.row_bytes());
+    rows_.push_back(
+        {{cell("context", "context", context), cell("seqs", "sequences", decode.n_sequences),
+          cell("buffer", "buffer_rows", buffer_rows, "full"),
+          cell("prefill t/s", "prefill_tokens_per_second", prefill_tps, 1),
+          cell("decode t/s", "decode_tokens_per_second", decode.tokens_per_second(), 1),
+          cell("ms/step", "step_ms", 1e3 * decode.step_seconds, 3),
+          cell("weights GB/s", "weights_gbps", gbps, 1), cell("share", "share_of_memory", share, 1, 100, "%"),
+          cell("hits", "hit_rate", hits, 1, 100, "%"),
+          cell("MB fetched", "fetched_bytes_per_step", n_fetched, 2, 1e-6)}});
+    add_guesses(rows_.back(), decode);
   }
 
   const Options& options_;
@@ -262,7 +242,7 @@ class Bench {
   std::string backend_;
   uint64_t n_weight_bytes_ = 0;  // that a token reads
   double memory_gbps_ = 0;
-  std::vector<Measured> rows_;
+  std::vector<Row> rows_;
 };
 
 }  // namespace

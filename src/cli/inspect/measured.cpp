@@ -66,23 +66,6 @@ class RandomKeys {
 
 int64_t untimed_steps(int64_t n_guesses) { return n_guesses > 0 ? kUntimedGuessing : kUntimed; }
 
-// Says of each guess after right ones whether it is right, as often as the shares ask, evenly spread.
-class Accepted {
- public:
-  explicit Accepted(std::vector<double> shares) : shares_(std::move(shares)), sums_(shares_.size(), 0.5) {}
-
-  bool is_open() const { return shares_.empty(); }
-  bool next(size_t nth) {
-    sums_[nth] += shares_[nth];
-    if (sums_[nth] < 1) return false;
-    sums_[nth] -= 1;
-    return true;
-  }
-
- private:
-  std::vector<double> shares_, sums_;
-};
-
 // One request on each sequence, from its admission to its last timed token, and the loop's steps.
 class TimedSteps {
  public:
@@ -92,7 +75,8 @@ class TimedSteps {
         sequences_(sequences),
         n_guesses_(std::min(engine.plan().cache.n_guesses, CachePlan::kMostStepGuesses / n_sequences())),
         forced_(engine, n_sequences(), n_tokens, bench.locality, n_guesses_),
-        accepted_(bench.accepted) {
+        accepted_(bench.accepted),
+        sums_(bench.accepted.size(), 0.5) {
     const auto first = sequences.front()->tokens().begin();
     std::vector<int32_t> prompt(first, first + n_tokens);
     prompt.push_back(0);
@@ -146,18 +130,26 @@ class TimedSteps {
       ++timing_.n_guessed;
       return guessed;
     });
-    if (accepted_.is_open()) return;
+    if (accepted_.empty()) return;
     engine_.loop().set_drawer([this](const Sequence& sequence, int64_t ahead, int32_t drawn) {
       const auto nth = static_cast<size_t>(ahead);
       if (nth >= sequence.guesses().size()) return drawn;
       const int32_t guess = sequence.guesses()[nth], other = guess == 0 ? 1 : 0;
-      return accepted_.next(nth) ? guess : other;
+      return accepts(nth) ? guess : other;
     });
   }
 
+  // Whether the nth guess, after right ones, is right: as often as its share asks, evenly spread.
+  bool accepts(size_t nth) {
+    sums_[nth] += accepted_[nth];
+    const bool is_right = sums_[nth] >= 1;
+    if (is_right) sums_[nth] -= 1;
+    return is_right;
+  }
+
   // A step, of all sequences together or of one group after the other; groups' steps overlap from one to the
-  // next. The choices are laid out for as many
-  // guesses as the step before had. A single sequence's tokens have the same places for any number.
+  // next. The choices are laid out for as many guesses as the step before had. A single sequence's tokens
+  // have the same places for any number.
   void make() {
     forced_.next(n_sequences() == 1 ? n_guesses_ : n_guessed_each_, n_kept_);
     if (n_sequences() == 1 || engine_.forward().n_stages() == 1) engine_.forward().wait();
@@ -179,7 +171,8 @@ class TimedSteps {
   std::span<const std::unique_ptr<ByHand>> sequences_;
   const int64_t n_guesses_;  // the most of a sequence
   ForcedChoices forced_;
-  Accepted accepted_;
+  const std::vector<double> accepted_;  // shares; empty: the logits decide
+  std::vector<double> sums_;            // of them, less what was right
   Listener listener_;
   std::vector<int64_t> numbers_;
   BatchTiming timing_;
