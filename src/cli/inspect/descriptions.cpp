@@ -15,50 +15,25 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// The flag's help up to the first bracket or semicolon.
-std::string short_text(const Flag& flag) {
-  const std::string text = flag.about;
-  return text.substr(0, std::min(text.find("; "), text.find(" (")));
-}
-
-// The first words of commands, each once: "run" of "run", "inspect" of "inspect plan".
-Words first_words() {
-  Words words;
-  for (const CommandRow& row : commands())
-    if (const std::string word = split(row.name(), ' ')[0]; std::ranges::count(words, word) == 0)
-      words.push_back(word);
-  return words;
-}
-
-// "model plan" of "inspect", as a list; empty for a command of one word.
-std::string second_words(const std::string& first) {
-  Words words;
-  for (const CommandRow& row : commands())
-    if (row.name().starts_with(first + " ")) words.push_back(row.name().substr(first.size() + 1));
-  return joined(words, " ");
-}
-
 // The long names of a command's flags.
 std::string flag_words(Command command) {
   Words words;
   for (const Flag* flag : flags_of(command))
     for (const std::string& name : flag->spellings())
       if (name.size() > 1) words.push_back("--" + name);
-  return joined(words, " ");
+  return joined(words);
 }
 
-// Sets `list` to what may stand in place of a word, in the language of bash and zsh. Of a group with a
-// command of its own name, the longer name is looked at first.
+// Sets `list` to what may stand in place of a word, in the language of bash and zsh.
 std::string lists() {
   std::string flags, seconds;
   for (const CommandRow& row : commands())
-    flags =
-        format("      '%s '*) list='%s' ;;\n", row.name().c_str(), flag_words(row.command).c_str()) + flags;
-  for (const std::string& first : first_words())
-    if (const std::string words = second_words(first); !words.empty())
-      seconds += format("      %s) list='%s' ;;\n", first.c_str(), words.c_str());
+    flags += format("      '%s '*) list='%s' ;;\n", row.name().c_str(), flag_words(row.command).c_str());
+  for (const std::string& first : words_behind(""))
+    if (const Words words = words_behind(first); !words.empty())
+      seconds += format("      %s) list='%s' ;;\n", first.c_str(), joined(words).c_str());
   return "  if [[ $word == -* ]]; then\n    case \"$first $second \" in\n" + flags +
-         "    esac\n  elif ((nth == 1)); then\n    list='" + joined(first_words(), " ") +
+         "    esac\n  elif ((nth == 1)); then\n    list='" + joined(words_behind("")) +
          "'\n  elif ((nth == 2)); then\n    case $first in\n" + seconds + "    esac\n  fi\n";
 }
 
@@ -80,24 +55,17 @@ std::string zsh_script() {
 }
 
 std::string fish_script() {
-  std::string text =
-      "# What fish completes for dsv32, made by: dsv32 completion fish\n"
-      "complete -c dsv32 -n __fish_use_subcommand -f -a '" +
-      joined(first_words(), " ") + "'\n";
-  for (const std::string& first : first_words())
-    if (const std::string words = second_words(first); !words.empty())
-      text += format(
-          "complete -c dsv32 -n 'string match -q \"dsv32 %s\" (commandline -opc | string join \" \")' -f -a "
-          "'%s'\n",
-          first.c_str(), words.c_str());
-  for (const Flag& flag : flags()) {
-    std::string names, takers;
-    for (const std::string& name : flag.spellings()) names += (name.size() > 1 ? " -l " : " -s ") + name;
-    for (const CommandRow& row : commands())
-      if (flag.is_of(row.command)) takers += " " + split(row.name(), ' ')[0];
-    text += "complete -c dsv32 -n '__fish_seen_subcommand_from" + takers + "'" + names +
-            (flag.value ? " -r" : "") + " -d '" + replaced(short_text(flag), "'", "\\'") + "'\n";
-  }
+  const auto offered = [](const std::string& typed, const char* files, const std::string& words) {
+    return "complete -c dsv32 -n 'string match -q \"dsv32" + typed +
+           "\" (commandline -opc | string join \" \")' " + files + "-a '" + words + "'\n";
+  };
+  std::string text = "# What fish completes for dsv32, made by: dsv32 completion fish\n";
+  text += offered("", "-f ", joined(words_behind("")));
+  for (const std::string& first : words_behind(""))
+    if (const Words words = words_behind(first); !words.empty())
+      text += offered(" " + first, "-f ", joined(words));
+  for (const CommandRow& row : commands())
+    text += offered(" " + row.name() + "*", "", flag_words(row.command));
   return text;
 }
 

@@ -1,4 +1,5 @@
-// See flags.h. A command of two words belongs to the group that its first word names.
+// See flags.h. A command of two words belongs to the group that its first word names; a group's word alone is
+// no command.
 
 #include <algorithm>
 
@@ -19,36 +20,24 @@ namespace {
 
 constexpr size_t kProgram = 6;  // "dsv32 "
 
-// "inspect model", "inspect plan" of "inspect".
-std::vector<const CommandRow*> members_of(const std::string& group) {
-  std::vector<const CommandRow*> members;
-  for (const CommandRow& row : commands())
-    if (row.name().starts_with(group + " ")) members.push_back(&row);
-  return members;
-}
-
 // `words`: all of the command line. They may be a prompt without `run`; then a hint says so.
 [[noreturn]] void fail_unknown(const std::string& name, const std::vector<std::string>& words) {
   const std::string prompt = joined(words);
   const bool is_prompt = name == words[0] && prompt.find(' ') != prompt.npos;
-  std::vector<std::string> names{"help", "version", "inspect", "cache", "talks", "warm"};
+  std::vector<std::string> names = words_behind("");
+  names.insert(names.end(), {"help", "version"});
   for (const CommandRow& row : commands()) names.push_back(row.name());
   fail(ErrorKind::usage,
        "unknown command '" + visible(name, false, 40) + "'" + did_you_mean(name, names) + ", see dsv32 help",
        is_prompt ? "dsv32 run \"" + visible(prompt, false, 60) + "\" asks the model" : "");
 }
 
-// "inspect": a word that names no command by itself but begins the names of several.
-bool is_group(const std::string& word) {
-  return !members_of(word).empty() &&
-         std::ranges::none_of(commands(), [&](const CommandRow& row) { return row.name() == word; });
-}
-
 // The commands of a group, each in a line or two.
 std::string group_text(const std::string& group) {
   std::string text;
-  for (const CommandRow* row : members_of(group))
-    text += format("  %s %s\n      %s\n", row->full_name, row->usage, row->about);
+  for (const CommandRow& row : commands())
+    if (row.name().starts_with(group + " "))
+      text += format("  %s %s\n      %s\n", row.full_name, row.usage, row.about);
   return text + "\ndsv32 COMMAND --help lists a command's flags.\n";
 }
 
@@ -105,18 +94,25 @@ const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_
          words[0].find(' ') == words[0].npos
              ? ""
              : "dsv32 run -- \"" + visible(words[0], false, 60) + "\" asks the model");
-  const std::vector<const CommandRow*> members = members_of(words[0]);
-  const std::string pair = words.size() > 1 && !members.empty() ? words[0] + " " + words[1] : "";
-  for (const std::string& name : {pair, words[0]})
-    for (const CommandRow& row : commands())
-      if (name == row.name()) {
-        n_taken = name == pair ? 2 : 1;
-        return row;
-      }
-  if (!pair.empty() || members.empty()) fail_unknown(pair.empty() ? words[0] : pair, words);
-  std::vector<std::string> names;
-  for (const CommandRow* row : members) names.push_back(row->name().substr(words[0].size() + 1));
-  fail(ErrorKind::usage, words[0] + " needs one of " + joined(names, ", "));
+  const std::vector<std::string> seconds = words_behind(words[0]);
+  if (!seconds.empty() && words.size() == 1)
+    fail(ErrorKind::usage, words[0] + " needs one of " + joined(seconds, ", "));
+  n_taken = seconds.empty() ? 1 : 2;
+  const std::string name = seconds.empty() ? words[0] : words[0] + " " + words[1];
+  for (const CommandRow& row : commands())
+    if (name == row.name()) return row;
+  fail_unknown(name, words);
+}
+
+std::vector<std::string> words_behind(const std::string& group) {
+  std::vector<std::string> words;
+  const std::string begin = group.empty() ? "" : group + " ";
+  for (const CommandRow& row : commands()) {
+    if (!row.name().starts_with(begin)) continue;
+    const std::string word = split(row.name().substr(begin.size()), ' ')[0];
+    if (std::ranges::count(words, word) == 0) words.push_back(word);
+  }
+  return words;
 }
 
 std::string exit_codes() {
@@ -152,7 +148,7 @@ std::string command_help(Command command) {
 }
 
 std::string general_text(const std::vector<std::string>& words) {
-  const bool is_behind = is_group(words[0]) && words.size() > 1;
+  const bool is_behind = !words_behind(words[0]).empty() && words.size() > 1;
   const std::string& word = words[is_behind ? 1 : 0];
   if (word == "--version" || word == "-V" || (word == "version" && !is_behind)) return version_text();
   if (word != "--help" && word != "-h" && (word != "help" || is_behind)) return {};

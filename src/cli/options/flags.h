@@ -38,6 +38,10 @@ const CommandRow& row_of(Command command);
 // The command that the first `n_taken` words name. Throws Error{usage} when they name none.
 const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_taken);
 
+// The words that commands go on with: "run", "inspect" and others behind no word, "model", "plan" and
+// "tokens" behind "inspect", none behind a command.
+std::vector<std::string> words_behind(const std::string& group);
+
 std::string exit_codes();  // one line
 
 // What is typed or set, and what it does.
