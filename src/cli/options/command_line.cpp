@@ -100,7 +100,7 @@ void take_flags(const CommandLine& line, const Args& args, size_t& i, std::vecto
   for (const cxxopts::KeyValue& one : parsed.arguments()) {
     const Flag* flag = find_flag(line.flags, one.key());
     const bool is_negated = !flag->value && is_off && !flag->name().starts_with("no");
-    given.push_back({flag, is_negated ? "false" : one.value(), ""});
+    given.push_back({flag, is_negated ? "false" : one.value()});
   }
 }
 
@@ -109,13 +109,10 @@ void take_flags(const CommandLine& line, const Args& args, size_t& i, std::vecto
 CommandLine make_command_line(const CommandRow& command, Flags flags) {
   constexpr size_t kNarrowest = 60;  // below that words would be broken
   cxxopts::Options parser(command.full_name, command.about + std::string("\n"));
-  parser.custom_help(command.usage).set_width(std::max(window_columns(STDOUT_FILENO), kNarrowest));
+  parser.custom_help(command.usage).set_width(std::max(window_size({STDOUT_FILENO}).columns, kNarrowest));
   for (const Flag* flag : flags) {
     const auto value = flag->value ? cxxopts::value<std::string>() : cxxopts::value<bool>();
-    const std::string standard = flag->default_text();
-    if (flag->value && !standard.empty()) value->default_value(standard);
-    parser.add_options(flag->group)(flag->names, flag->value ? flag->about : flag->help(), value,
-                                    flag->value ? flag->value : "");
+    parser.add_options(flag->group)(flag->names, flag->help(), value, flag->value ? flag->value : "");
   }
   return {command, std::move(flags), std::make_shared<cxxopts::Options>(std::move(parser))};
 }

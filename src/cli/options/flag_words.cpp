@@ -258,8 +258,7 @@ std::chrono::seconds parse_duration(const FlagValue& value) {
 }
 
 void GivenFlag::apply(Options& options) const {
-  const std::string shown = where.empty() ? "--" + flag->name() : visible(where) + ": " + flag->name();
-  flag->field(options).set({shown, value});
+  flag->field(options).set({"--" + flag->name(), value});
   options.given.insert(flag->name());
 }
 

@@ -67,7 +67,7 @@ std::string version_text();
 // "dsv32: message\n" and, when there is one, "hint: ...\n"; escaped.
 std::string error_text(const std::string& message, const std::string& hint = {});
 
-// A value, and its flag as messages name it: "--max-tokens", or "/home/me/config:3: --max-tokens".
+// A value, and its flag as messages name it: "--max-tokens".
 struct FlagValue {
   std::string flag, text;
 };
@@ -118,7 +118,6 @@ std::string text_of(GenerationOption::Field field);
 struct GivenFlag {
   const Flag* flag;
   std::string value;  // of a switch "true", or "false" by a name that negates it
-  std::string where;  // its line in the settings file, "/home/me/.config/dsv32/config:3"; else empty
 
   void apply(Options& options) const;  // throws Error{usage}
 };

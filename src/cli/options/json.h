@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
 #include "engine/request.h"
 #include "text/json.h"
 
@@ -25,6 +26,14 @@ std::string shown_json(const Json& json);
 // The text of the field `key` in an object with an error elsewhere. Nothing when the field is missing, is no
 // text, or is there twice.
 std::optional<std::string> salvaged_text(std::string_view broken_json, std::string_view key);
+
+// What `make` returns. An error of it is told as one of `name`.
+template <typename Make>
+auto naming(const std::string& name, Make make) try {
+  return make();
+} catch (const Error& error) {
+  throw Error(error.kind(), name + ": " + error.what(), error.hint());
+}
 
 class JsonFields {
  public:

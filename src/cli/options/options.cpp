@@ -46,21 +46,19 @@ std::string unquoted(const std::string& line) {
   return is_quoted ? line.substr(0, begin) + line.substr(begin + 1, n - 2) : line;
 }
 
-// A line of the settings file, which any command may take.
-GivenFlag read_line(const CommandLine& parser, const std::string& line, const std::string& where) try {
+// A line of the settings file, which any command may take, and which `command` reads.
+GivenFlag read_line(const CommandLine& parser, const std::string& line, Command command) {
   if (!line.starts_with("--") || line.size() < 3 || line.find('\0') != line.npos ||
       line.find_first_of(" \t") < line.find('='))
     fail(ErrorKind::usage, "expected a flag, not '" + visible(line, false, 40) + "'",
          "a line is --NAME or --NAME=VALUE");
-  GivenFlag setting = take_apart(parser, {unquoted(line)}).flags.front();
+  const GivenFlag setting = take_apart(parser, {unquoted(line)}).flags.front();
   if (setting.flag->is_once())
     fail(ErrorKind::usage, "--" + setting.flag->name() + " belongs on the command line");
-  Options unused;
-  setting.apply(unused);
-  setting.where = where;
+  Options checked;
+  checked.command = command;
+  setting.apply(checked);
   return setting;
-} catch (const Error& error) {
-  throw Error(error.kind(), visible(where) + ": " + error.what(), error.hint());
 }
 
 bool are_rivals(const std::string& one, const std::string& other) {
@@ -104,7 +102,8 @@ std::vector<GivenFlag> settings_for(Command command, const GivenWords& given) {
     const std::string line(plain_text(text, where));
     const size_t begin = line.find_first_not_of(" \t\r"), end = line.find_last_not_of(" \t\r");
     if (begin == line.npos || line[begin] == '#') continue;
-    GivenFlag setting = read_line(parser, line.substr(begin, end + 1 - begin), where);
+    const GivenFlag setting = naming(
+        visible(where), [&] { return read_line(parser, line.substr(begin, end + 1 - begin), command); });
     if (setting.flag->is_of(command) && !is_hidden(*setting.flag, given)) settings.push_back(setting);
   }
   return settings;

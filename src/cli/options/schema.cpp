@@ -97,16 +97,13 @@ Json parse_short_schema(const std::string& text) {
 }
 
 std::string read_schema(const std::string& given, const Options& options) {
-  GivenJson found = read_json(given, '{', options).value_or(GivenJson{});
-  const bool is_file = !found.name.empty();
-  if (!is_file && (given == "true" || given == "false")) found.text = given;
-  try {
-    if (is_file || !found.text.empty())
-      return schema_constraint(parse_outside_json(found.text, kSchemaDepth));
-    if (given.find_first_of(" ,\n") != given.npos) return schema_constraint(parse_short_schema(given));
-  } catch (const Error& error) {
-    throw Error(error.kind(), (is_file ? found.name : "the schema") + ": " + error.what(), error.hint());
-  }
+  std::optional<GivenJson> found = read_json(given, '{', options);
+  if (!found && (given == "true" || given == "false")) found = {"the schema", given};
+  if (found)
+    return naming(found->name,
+                  [&] { return schema_constraint(parse_outside_json(found->text, kSchemaDepth)); });
+  if (given.find_first_of(" ,\n") != given.npos)
+    return naming("the schema", [&] { return schema_constraint(parse_short_schema(given)); });
   fail(ErrorKind::usage, "there is no file " + visible(given, false, 80) + " with a schema",
        "the short form has a type, a comma or several lines: \"name str\", \"name, age int\"");
 }
@@ -131,12 +128,10 @@ std::optional<std::string> read_response_format(JsonFields& body) {
   }
   if (asker.empty()) return std::nullopt;
   if (!schema) return "";
-  try {
-    if (!schema->is_string()) return schema_constraint(*schema);
-    return schema_constraint(parse_outside_json(schema->get<std::string>(), kRequestDepth));
-  } catch (const Error& error) {
-    throw Error(error.kind(), asker + ": " + error.what(), error.hint());
-  }
+  return naming(asker, [&] {
+    return schema_constraint(
+        schema->is_string() ? parse_outside_json(schema->get<std::string>(), kRequestDepth) : *schema);
+  });
 }
 
 }  // namespace dsv32

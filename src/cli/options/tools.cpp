@@ -87,11 +87,8 @@ void Tools::apply_to(GenerationOptions& options) const {
 Tools read_tools(const std::string& given, const Options& options) {
   const std::optional<GivenJson> found = read_json(given, '[', options);
   if (!found) fail(ErrorKind::usage, "there is no file " + visible(given, false, 80) + " with tools");
-  try {
-    return make_tools(parse_outside_json(found->text, kRequestDepth), "auto", true);
-  } catch (const Error& error) {
-    throw Error(error.kind(), found->name + ": " + error.what(), error.hint());
-  }
+  return naming(found->name,
+                [&] { return make_tools(parse_outside_json(found->text, kRequestDepth), "auto", true); });
 }
 
 Tools read_tools(JsonFields& body) {

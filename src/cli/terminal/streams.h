@@ -87,7 +87,6 @@ struct WindowSize {
 // rows of 80 columns.
 WindowSize window_size(std::initializer_list<int> fds = {STDERR_FILENO, STDOUT_FILENO});
 inline size_t columns() { return window_size().columns; }
-inline size_t window_columns(int fd) { return window_size({fd}).columns; }
 
 inline constexpr size_t kTabColumns = 8;
 // Columns that a terminal gives to printable UTF-8: 2 for wide characters, 0 for combining ones.
