@@ -17,7 +17,6 @@
 #include <histedit.h>
 #include <poll.h>
 #include <pty.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -95,15 +94,14 @@ class UnseenTerminal {
   UnseenTerminal() {
     termios modes{};  // have the keys that erase
     tcgetattr(STDIN_FILENO, &modes);
+    // Of a terminal without a size libedit asks the terminal's own description.
+    const WindowSize window = window_size();
+    const winsize size{static_cast<uint16_t>(window.rows), static_cast<uint16_t>(window.columns), 0, 0};
     int outer = -1, inner = -1;
-    if (openpty(&outer, &inner, nullptr, &modes, nullptr) != 0)
+    if (openpty(&outer, &inner, nullptr, &modes, &size) != 0)
       fail(ErrorKind::io, std::string("cannot open a pseudo-terminal: ") + std::strerror(errno));
     outer_ = OwnedFd(real_file_system(), outer), inner_ = OwnedFd(real_file_system(), inner);
     for (const int fd : {outer, inner}) fcntl(fd, F_SETFD, FD_CLOEXEC);
-    // Of one without a size libedit asks the terminal's own description.
-    const WindowSize window = window_size();
-    const winsize size{static_cast<uint16_t>(window.rows), static_cast<uint16_t>(window.columns), 0, 0};
-    ioctl(inner, TIOCSWINSZ, &size);
   }
   int fd() const { return inner_.get(); }
 
