@@ -104,8 +104,7 @@ int run_command(const Options& options) {
   const Tokenizer& tokenizer = model.tokenizer();
   const Prompt prompt = prompt_of(request, tokenizer, most_encoded(model.most_context()));
   check_prompt(tokenizer.n_vocab(), model.most_context(), prompt.ids);  // before anything is loaded
-  model.begin(
-      [&](PrefixCache& prefixes, const Tokenizer&) { prefixes.prefetch(prompt.ids, request.decoded); });
+  model.begin([&](PrefixCache& prefixes) { prefixes.prefetch(prompt.ids, request.decoded); });
   const std::string name = model_name(model.path());
   const double load_seconds = seconds_since(start);
   StatusLine status(terminal.can_redraw, options.quiet);

@@ -88,8 +88,6 @@ std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& fi
 
 Model::Model(const Options& options) : options_(options) { open_file(); }
 
-Model::Model(const Options& options, const Prefetch& prefetch) : Model(options) { begin(prefetch); }
-
 void Model::begin(const Prefetch& prefetch) {
   StatusLine status(examine_terminal(ColorMode::never).can_redraw, options_.quiet);
   status.show("opening the model");
@@ -118,15 +116,14 @@ int64_t Model::most_context() const {
 }
 
 void Model::load(const Prefetch& prefetch) try {
-  engine_ =
-      std::make_unique<Engine>(*file_, engine_options(options_, file_->path()), [&](PrefixCache& prefixes) {
-        if (prefetch) prefetch(prefixes, *tokenizer_);
-      });
+  engine_ = std::make_unique<Engine>(*file_, engine_options(options_, file_->path()), prefetch);
   if (tokenizer_->n_vocab() > engine_->args().vocab_size)
     fail(ErrorKind::model,
          format("the vocabulary of %s has %d tokens, but its embedding only %lld rows",
                 visible(path_).c_str(), tokenizer_->n_vocab(), as_ll(engine_->args().vocab_size)));
-  facts_ = facts_of(*engine_);
+  const CachePlan& cache = engine_->plan().cache;
+  facts_ = {engine_->args().vocab_size, cache.max_context,        cache.max_seqs,
+            cache.pool_tokens,          cache.n_draft_layers > 0, engine_->warnings()};
 } catch (...) {
   engine_.reset();
   file_.reset();
@@ -170,12 +167,6 @@ std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file) {
 
 void report_tokenizer(const Tokenizer& tokenizer, const Options& options) {
   if (!options.quiet && !tokenizer.warning().empty()) warn(tokenizer.warning());
-}
-
-EngineFacts facts_of(const Engine& engine) {
-  const CachePlan& cache = engine.plan().cache;
-  return {engine.args().vocab_size, cache.max_context,        cache.max_seqs,
-          cache.pool_tokens,        cache.n_draft_layers > 0, engine.warnings()};
 }
 
 Hash256 rough_digest(const GgufFile& file) {
