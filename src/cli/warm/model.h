@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -93,7 +92,6 @@ class Model : public Answerer {
   std::unique_ptr<WarmClient> warm_;
   std::unique_ptr<Engine> engine_;
   EngineFacts facts_;
-  std::optional<WarmGone> left_;  // why the last warm process was given up
 };
 
 // Tells models apart by their tensors' names, types and first bytes. Copies of a file have the same digest.

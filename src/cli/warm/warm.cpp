@@ -55,10 +55,10 @@ int hold(const Options& options, OwnedFd ready) {
   const GracefulStop stop;
   WarmListener listener(path);
   leave_terminal(log.get());
-  report_ready(std::move(ready),
-               format("warm: process %d holds %s until it is idle for %s; its log is %s", getpid(),
-                      shown.c_str(), duration(static_cast<double>(options.keep.count())).c_str(),
-                      warm_log(path).c_str()));
+  report_ready(
+      std::move(ready),
+      format("warm: process %d holds %s until it is idle for %s; its log is %s", getpid(), shown.c_str(),
+             duration(static_cast<double>(options.keep.count())).c_str(), warm_log(path).c_str()));
   serve_warm(model, std::move(listener), options.keep, stop);
   return 0;
 }
