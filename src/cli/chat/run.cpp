@@ -130,20 +130,18 @@ int run_command(const Options& options) {
                          .prints = !options.json,
                          .json = options.is_streamed ? &json : nullptr},
                         status, stop);
-  const auto answer = [&] {
-    try {
-      return generate(model,
+  GenerationResult result;
+  try {
+    result = generate(model,
                       {.tokenizer = &model.tokenizer(),
                        .prompt = prompt.ids,
                        .options = generation,
                        .decoded = request.decoded},
                       printer);
-    } catch (const WarmGone&) {
-      if (!options.json) printer.finish(false, true);
-      throw;
-    }
-  };
-  const GenerationResult result = answer();
+  } catch (const WarmGone&) {
+    printer.finish(false, true);
+    throw;
+  }
   status.erase();
   if (talk) keep_answer(*talk, result, name);
   const bool is_interrupted = result.finish_reason == FinishReason::interrupted;
