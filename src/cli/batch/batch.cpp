@@ -30,8 +30,8 @@ class Batch : Listener {
         defaults_(request_of({read_system(options), {}}, options)),
         input_(std::move(source), options.batch.shard),
         output_(output_path, options.batch, input_.stamp()),
-        model_(options_, Model::Prefetch()),
-        maker_(make_maker(seed)),
+        model_(options_),
+        maker_(open(seed)),
         runner_(
             model_, n_at_a_time(), model_.tokenizer(), [this](const auto& item) { return text_of(item); },
             this, model_.facts().context) {}
@@ -57,7 +57,9 @@ class Batch : Listener {
   }
 
  private:
-  LineMaker make_maker(uint64_t seed) {
+  // Opens the model. Returns what makes the items of its lines.
+  LineMaker open(uint64_t seed) {
+    model_.begin();
     if (options_.verbose)
       say("at a time: " + std::to_string(n_at_a_time()) + ", " + with_thousands(model_.facts().pool_tokens) +
           " tokens together");

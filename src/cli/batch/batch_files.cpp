@@ -33,16 +33,11 @@ bool is_regular(int fd) {
 std::optional<int64_t> count_lines(int fd) {
   const off_t begin = lseek(fd, 0, SEEK_CUR);
   if (!is_regular(fd) || begin < 0) return {};
-  int64_t n_lines = 0;
-  char last = '\n';
-  std::string block(1 << 20, '\0');
-  for (off_t at = begin;;) {
-    const ssize_t n = pread(fd, block.data(), block.size(), at);
-    if (n <= 0) return n_lines + (last != '\n');
-    n_lines += std::count(block.begin(), block.begin() + n, '\n');
-    last = block[static_cast<size_t>(n) - 1];
-    at += n;
-  }
+  LineReader lines(fd, "the input", kMaxLineBytes);
+  LineReader::Line line;
+  while (lines.next(line, -1) != LineReader::Result::end) continue;
+  lseek(fd, begin, SEEK_SET);
+  return line.number;
 }
 
 // The beginning of a file; of a pipe nothing, since pread() fails there and takes nothing.

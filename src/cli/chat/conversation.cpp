@@ -43,8 +43,9 @@ int chat_command(const Options& options) {
     fail(ErrorKind::usage, "chat needs a terminal on standard output",
          "dsv32 run answers a prompt in a pipe");
   HeldTalk talk(options, read_system(options));
-  Model model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
-    prefixes.prefetch(known_prompt(talk, tokenizer, options), talk.decoded);
+  Model model(options);
+  model.begin([&](PrefixCache& prefixes) {
+    prefixes.prefetch(known_prompt(talk, model.tokenizer(), options), talk.decoded);
   });
   const std::string name = model_name(model.path());
   if (!options.quiet) {

@@ -104,8 +104,7 @@ int run_command(const Options& options) {
   const Tokenizer& tokenizer = model.tokenizer();
   const Prompt prompt = prompt_of(request, tokenizer, most_encoded(model.most_context()));
   check_prompt(tokenizer.n_vocab(), model.most_context(), prompt.ids);  // before anything is loaded
-  model.begin(
-      [&](PrefixCache& prefixes, const Tokenizer&) { prefixes.prefetch(prompt.ids, request.decoded); });
+  model.begin([&](PrefixCache& prefixes) { prefixes.prefetch(prompt.ids, request.decoded); });
   const std::string name = model_name(model.path());
   const double load_seconds = seconds_since(start);
   StatusLine status(terminal.can_redraw, options.quiet);
@@ -131,20 +130,18 @@ int run_command(const Options& options) {
                          .prints = !options.json,
                          .json = options.is_streamed ? &json : nullptr},
                         status, stop);
-  const auto answer = [&] {
-    try {
-      return generate(model,
+  GenerationResult result;
+  try {
+    result = generate(model,
                       {.tokenizer = &model.tokenizer(),
                        .prompt = prompt.ids,
                        .options = generation,
                        .decoded = request.decoded},
                       printer);
-    } catch (const WarmGone&) {
-      if (!options.json) printer.finish(false, true);
-      throw;
-    }
-  };
-  const GenerationResult result = answer();
+  } catch (const WarmGone&) {
+    printer.finish(false, true);
+    throw;
+  }
   status.erase();
   if (talk) keep_answer(*talk, result, name);
   const bool is_interrupted = result.finish_reason == FinishReason::interrupted;

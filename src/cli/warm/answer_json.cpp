@@ -9,9 +9,21 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/options/messages.h"
-#include "cli/options/request_json.h"
 
 namespace dsv32 {
+
+// A result for AnswerReader, but for the texts that come in pieces.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TokenRun, begin, end)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TokenLogprob, id, logprob)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TokenRecord, chosen, top)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ToolCall, name, arguments, id)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Completion, calls, calls_text, is_call_cut, call_fault, thinking_closed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Forward::BufferTally, n_rows, n_misses)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GenerationResult, completion, finish_reason, n_prompt_tokens,
+                                   n_cached_tokens, n_completion_tokens, n_read_tokens, n_thinking_tokens,
+                                   n_guessed, n_accepted, why_none_cached, prefill_seconds, decode_seconds,
+                                   logprobs, decoded, n_held_tokens, buffer_tally)
+
 namespace {
 
 constexpr const char* kThinkingField = "reasoning_content";
@@ -22,29 +34,23 @@ Json bytes_json(const std::string& text) {
   return bytes;
 }
 
-Json token_json(const TokenLogprob& token, const Tokenizer& tokenizer, bool has_id) {
+Json token_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
   const bool is_known = token.id < tokenizer.n_vocab();  // else an id beyond the vocabulary
-  Json json{{"token", is_known ? sanitize_utf8(tokenizer.piece(token.id)) : "?"},
-            {"logprob", token.logprob},
-            {"bytes", is_known ? bytes_json(std::string(tokenizer.bytes_of(token.id))) : Json::array()}};
-  if (has_id) json["id"] = token.id;
-  return json;
-}
-
-TokenLogprob parse_token(const Json& json) {
-  return {json.at("id").get<int32_t>(), json.at("logprob").get<float>()};
+  return {{"token", is_known ? sanitize_utf8(tokenizer.piece(token.id)) : "?"},
+          {"logprob", token.logprob},
+          {"bytes", is_known ? bytes_json(std::string(tokenizer.bytes_of(token.id))) : Json::array()}};
 }
 
 // Adds finish_reason and logprobs to a choice.
-void end_choice(Json& choice, const GenerationResult& result, const Tokenizer& tokenizer, bool has_ids) {
+void end_choice(Json& choice, const GenerationResult& result, const Tokenizer& tokenizer) {
   const bool calls = result.finish_reason == FinishReason::stop && !result.completion.calls.empty();
   choice["finish_reason"] = calls ? "tool_calls" : finish_reason_name(result.finish_reason);
   if (result.logprobs.empty()) return;
   Json& content = choice["logprobs"]["content"] = Json::array();
   for (const TokenRecord& record : result.logprobs) {
-    Json token = token_json(record.chosen, tokenizer, has_ids);
+    Json token = token_json(record.chosen, tokenizer);
     Json& others = token["top_logprobs"] = Json::array();
-    for (const TokenLogprob& other : record.top) others.push_back(token_json(other, tokenizer, has_ids));
+    for (const TokenLogprob& other : record.top) others.push_back(token_json(other, tokenizer));
     content.push_back(std::move(token));
   }
 }
@@ -77,20 +83,6 @@ void add_figures(Json& json, const GenerationResult& result, const AnswerFacts& 
     json["topk_buffer"] = {{"rows", tally.n_rows}, {"misses", tally.n_misses}};
 }
 
-// All of a result but its texts and tokens. `act(name, field)`.
-template <typename Result, typename Act>
-void each_own_field(Result& result, const Act& act) {
-  act("finish_reason", result.finish_reason), act("prompt_tokens", result.n_prompt_tokens);
-  act("cached_tokens", result.n_cached_tokens), act("read_tokens", result.n_read_tokens);
-  act("held_tokens", result.n_held_tokens), act("completion_tokens", result.n_completion_tokens);
-  act("thinking_tokens", result.n_thinking_tokens), act("prefill_seconds", result.prefill_seconds);
-  act("decode_seconds", result.decode_seconds);
-  act("guessed", result.n_guessed), act("accepted", result.n_accepted);
-  act("rows", result.buffer_tally.n_rows), act("misses", result.buffer_tally.n_misses);
-  act("why_none_cached", result.why_none_cached), act("thinking_closed", result.completion.thinking_closed);
-  act("call_cut", result.completion.is_call_cut), act("call_fault", result.completion.call_fault);
-}
-
 // The text of a piece, which is in "bytes" where it is no UTF-8.
 std::string text_in(const Json& delta, const char* field) {
   if (!delta.contains("bytes")) return delta.at(field).get<std::string>();
@@ -121,12 +113,9 @@ Json AnswerJson::chunk(Json delta) const {
 }
 
 Json AnswerJson::end(Json json, const GenerationResult& result) const {
-  end_choice(json["choices"][0], result, tokenizer_, facts_.is_for_reader);
+  end_choice(json["choices"][0], result, tokenizer_);
   add_figures(json, result, facts_);
-  if (facts_.is_for_reader) {
-    Json& own = json["dsv32"] = {{"decoded", runs_json(result.decoded)}};
-    each_own_field(result, [&](const char* name, const auto& field) { own[name] = field; });
-  }
+  if (facts_.is_for_reader) json["dsv32"] = nlohmann::json(result);
   return json;
 }
 
@@ -175,7 +164,7 @@ std::string AnswerJson::progress(int64_t n_done, int64_t n_total, int64_t n_cach
 }
 
 bool AnswerReader::read(const Json& chunk, Listener& listener) {
-  const Json &choice = chunk.at("choices").at(0), &delta = choice.at("delta");
+  const Json& delta = chunk.at("choices").at(0).at("delta");
   Completion& made = result_.completion;
   if (const auto progress = chunk.find("prompt_progress"); progress != chunk.end()) {
     progress->at("total").get_to(result_.n_prompt_tokens);
@@ -192,24 +181,11 @@ bool AnswerReader::read(const Json& chunk, Listener& listener) {
     made.content += text;
     ++result_.n_completion_tokens;
     listener.on_answer(text);
-  } else if (delta.contains("tool_calls")) {
-    made.calls = parse_calls(delta["tool_calls"], "tool_calls");
-    delta.at("calls_text").get_to(made.calls_text);
+  } else if (const auto whole = chunk.find("dsv32"); whole != chunk.end()) {
+    nlohmann::json(*whole).get_to(result_);
+    return true;
   }
-  if (choice.at("finish_reason").is_null()) return false;
-  read_end(chunk, choice);
-  return true;
-}
-
-void AnswerReader::read_end(const Json& chunk, const Json& choice) {
-  const Json& own = chunk.at("dsv32");
-  result_.decoded = parse_runs(own.at("decoded"));
-  each_own_field(result_, [&](const char* name, auto& field) { own.at(name).get_to(field); });
-  if (!choice.contains("logprobs")) return;
-  for (const Json& token : choice["logprobs"].at("content")) {
-    TokenRecord& record = result_.logprobs.emplace_back(TokenRecord{parse_token(token), {}});
-    for (const Json& other : token.at("top_logprobs")) record.top.push_back(parse_token(other));
-  }
+  return false;
 }
 
 GenerationResult AnswerReader::interrupted() {

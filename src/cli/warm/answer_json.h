@@ -24,8 +24,7 @@ struct AnswerFacts {
 };
 
 // An answer as JSON, with seed and timings. Malformed UTF-8 becomes U+FFFD; the exact bytes of a token are in
-// its "bytes". For AnswerReader a malformed piece has "bytes" too, and the last chunk what only this program
-// knows.
+// its "bytes". For AnswerReader a malformed piece has "bytes" too, and the last chunk the whole result.
 class AnswerJson {
  public:
   // `tokenizer` must outlive the object.
@@ -58,14 +57,13 @@ class AnswerJson {
 // Makes the events and the result of chunks.
 class AnswerReader {
  public:
-  // Calls the listener. True: the answer is complete. Throws Json::exception and Error{usage}.
+  // Calls the listener. True: the answer is complete. Throws Json::exception.
   bool read(const Json& chunk, Listener& listener);
   // At the end, or what is there of an answer that was interrupted: then a piece counts as a token.
   GenerationResult take() { return std::move(result_); }
   GenerationResult interrupted();
 
  private:
-  void read_end(const Json& chunk, const Json& choice);
   GenerationResult result_;
 };
 

@@ -17,7 +17,7 @@
 namespace dsv32 {
 namespace {
 
-void warn(const std::string& line) { write_err(visible("warning: " + line, true) + "\n"); }
+void warn(const std::string& line) { say("warning: " + line); }
 
 // "loading 12.3 of 380.2 GB, 2.1 GB/s, 175 s left"
 std::string loading_text(uint64_t n_done, uint64_t n_all, double seconds) {
@@ -58,12 +58,10 @@ EngineOptions engine_options(const Options& options, const std::string& path) {
   return engine;
 }
 
-// Null: load the model here. `left`: why the last warm process was given up.
-std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& file,
-                                      const std::optional<WarmGone>& left) {
+// Null: load the model here.
+std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& file) {
   if (options.warm == WarmUse::never) return nullptr;
   Error why(ErrorKind::io, "no warm process holds this model with these flags");
-  if (left) why = *left;
   bool says_why = options.verbose;
   try {
     const std::string path = warm_path(options, file);
@@ -87,8 +85,6 @@ std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& fi
 }  // namespace
 
 Model::Model(const Options& options) : options_(options) { open_file(); }
-
-Model::Model(const Options& options, const Prefetch& prefetch) : Model(options) { begin(prefetch); }
 
 void Model::begin(const Prefetch& prefetch) {
   StatusLine status(examine_terminal(ColorMode::never).can_redraw, options_.quiet);
@@ -118,15 +114,14 @@ int64_t Model::most_context() const {
 }
 
 void Model::load(const Prefetch& prefetch) try {
-  engine_ =
-      std::make_unique<Engine>(*file_, engine_options(options_, file_->path()), [&](PrefixCache& prefixes) {
-        if (prefetch) prefetch(prefixes, *tokenizer_);
-      });
+  engine_ = std::make_unique<Engine>(*file_, engine_options(options_, file_->path()), prefetch);
   if (tokenizer_->n_vocab() > engine_->args().vocab_size)
     fail(ErrorKind::model,
          format("the vocabulary of %s has %d tokens, but its embedding only %lld rows",
                 visible(path_).c_str(), tokenizer_->n_vocab(), as_ll(engine_->args().vocab_size)));
-  facts_ = facts_of(*engine_);
+  const CachePlan& cache = engine_->plan().cache;
+  facts_ = {engine_->args().vocab_size, cache.max_context,        cache.max_seqs,
+            cache.pool_tokens,          cache.n_draft_layers > 0, engine_->warnings()};
 } catch (...) {
   engine_.reset();
   file_.reset();
@@ -136,7 +131,7 @@ void Model::load(const Prefetch& prefetch) try {
 void Model::find(const Prefetch& prefetch) {
   const GracefulStop loses_nothing(GracefulStop::Signals::end);
   if (!file_) open_file();
-  warm_ = find_warm(options_, *file_, left_);
+  warm_ = find_warm(options_, *file_);
   if (warm_)
     facts_ = warm_->facts();
   else
@@ -146,7 +141,7 @@ void Model::find(const Prefetch& prefetch) {
 void Model::report() const {
   report_tokenizer(*tokenizer_, options_);
   if (options_.quiet) return;
-  for (const std::string& warning : facts_.warnings) say("warning: " + warning);
+  for (const std::string& warning : facts_.warnings) warn(warning);
   if (options_.verbose || is_stopgap(options_, path_)) say("model: " + path_);
   if (options_.verbose) say(format("context: %s tokens", with_thousands(facts_.context).c_str()));
 }
@@ -157,10 +152,8 @@ bool Model::is_open() { return engine_ || (warm_ && !warm_->gone()); }
 
 void Model::reopen() {
   if (is_open()) return;
-  if (warm_) left_ = warm_->gone();
+  if (warm_ && !options_.quiet) say(std::string(warm_->gone()->what()) + ": opening the model again");
   warm_.reset();
-  if (left_ && !options_.quiet && options_.warm != WarmUse::only)
-    say(std::string(left_->what()) + ": opening the model again");
   find({});
 }
 
@@ -170,12 +163,6 @@ std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file) {
 
 void report_tokenizer(const Tokenizer& tokenizer, const Options& options) {
   if (!options.quiet && !tokenizer.warning().empty()) warn(tokenizer.warning());
-}
-
-EngineFacts facts_of(const Engine& engine) {
-  const CachePlan& cache = engine.plan().cache;
-  return {engine.args().vocab_size, cache.max_context,        cache.max_seqs,
-          cache.pool_tokens,        cache.n_draft_layers > 0, engine.warnings()};
 }
 
 Hash256 rough_digest(const GgufFile& file) {

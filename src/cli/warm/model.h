@@ -2,9 +2,7 @@
 // the two.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +31,6 @@ struct EngineFacts {
   bool has_drafts = false;                // the block for drafts may guess
   std::vector<std::string> warnings;      // for the user, once
 };
-EngineFacts facts_of(const Engine& engine);
 
 // A warm process has ended or does not answer. Another one may be asked.
 class WarmGone : public Error {
@@ -44,18 +41,15 @@ class WarmGone : public Error {
 
 class Model : public Answerer {
  public:
-  // Starts to read the first request's prefix from disk while the weights are loaded.
-  using Prefetch = std::function<void(PrefixCache& prefixes, const Tokenizer& tokenizer)>;
-
   // Only opens the file. The options must outlive the object. Throws Error{usage, model}.
   explicit Model(const Options& options);
-  // Also calls begin().
-  Model(const Options& options, const Prefetch& prefetch);
   ~Model() override;
 
-  // Finds a warm process or loads the engine, and calls report(). Throws as load() does, and Error{io} when
-  // --warm only finds no process.
-  void begin(const Prefetch& prefetch);
+  // Finds a warm process or loads the engine, and calls report(). `prefetch` starts to read the first
+  // request's prefix from disk while the weights are loaded. Throws as load() does, and Error{io} when --warm
+  // only finds no process.
+  using Prefetch = Engine::BeforeWeights;
+  void begin(const Prefetch& prefetch = {});
   // The most tokens of a request, whatever memory there is. Throws Error{model}.
   int64_t most_context() const;
 
@@ -98,7 +92,6 @@ class Model : public Answerer {
   std::unique_ptr<WarmClient> warm_;
   std::unique_ptr<Engine> engine_;
   EngineFacts facts_;
-  std::optional<WarmGone> left_;  // why the last warm process was given up
 };
 
 // Tells models apart by their tensors' names, types and first bytes. Copies of a file have the same digest.

@@ -16,7 +16,6 @@
 #include "base/text.h"
 #include "cli/options/inputs.h"
 #include "cli/terminal/streams.h"
-#include "cli/warm/model.h"
 #include "cli/warm/warm_client.h"
 
 namespace dsv32 {
@@ -44,11 +43,11 @@ void leave_terminal(int log) {
 int hold(const Options& options, OwnedFd ready) {
   leave_files(ready.get());
   Model model(options);
-  WarmTerms terms{std::filesystem::absolute(model.path()).string(), options.keep};
-  const std::string path = warm_path(options, model.file());
+  const std::string path = warm_path(options, model.file()),
+                    shown = std::filesystem::absolute(model.path()).string();
   const OwnedFd log = lock_warm(path);
   if (!log.is_open()) {
-    report_ready(std::move(ready), "warm: a process holds " + terms.model + " with these flags already");
+    report_ready(std::move(ready), "warm: a process holds " + shown + " with these flags already");
     return 0;
   }
   model.load();
@@ -56,11 +55,11 @@ int hold(const Options& options, OwnedFd ready) {
   const GracefulStop stop;
   WarmListener listener(path);
   leave_terminal(log.get());
-  report_ready(std::move(ready),
-               format("warm: process %d holds %s until it is idle for %s; its log is %s", getpid(),
-                      terms.model.c_str(), duration(static_cast<double>(options.keep.count())).c_str(),
-                      warm_log(path).c_str()));
-  serve_warm(model.engine(), model.tokenizer(), std::move(listener), terms, stop);
+  report_ready(
+      std::move(ready),
+      format("warm: process %d holds %s until it is idle for %s; its log is %s", getpid(), shown.c_str(),
+             duration(static_cast<double>(options.keep.count())).c_str(), warm_log(path).c_str()));
+  serve_warm(model, std::move(listener), options.keep, stop);
   return 0;
 }
 
@@ -90,13 +89,12 @@ std::string status_line(const Json& status) {
                 shown(value("keep_seconds")).c_str());
 }
 
-// Sends `want` to each warm process, and calls `act` for those that answer. Returns how many failed.
-int64_t for_each_process(const char* want,
-                         const std::function<void(const std::string& path, WarmGreeting&)>& act) {
+// Calls `act` with the status of each warm process that answers. Returns how many failed.
+int64_t for_each_process(const std::function<void(const std::string& path, const Json& status)>& act) {
   int64_t n_silent = 0;
   for (const std::string& path : warm_paths()) try {
-      if (std::optional<WarmGreeting> greeting = greet_warm(path, want))
-        readable([&] { act(path, *greeting); });
+      if (std::optional<WarmGreeting> greeting = greet_warm(path, "status"))
+        readable([&] { act(path, greeting->answer); });
     } catch (const Error& error) {
       ++n_silent;
       say(std::string("warm: ") + error.what());
@@ -141,8 +139,8 @@ int warm_start_command(const Options& options) {
 
 int warm_status_command(const Options& options) {
   int64_t n = 0;
-  const int64_t n_silent = for_each_process("status", [&](const std::string&, WarmGreeting& greeting) {
-    write_out((options.json ? shown_json(greeting.answer) : status_line(greeting.answer)) + "\n");
+  const int64_t n_silent = for_each_process([&](const std::string&, const Json& status) {
+    write_out((options.json ? shown_json(status) : status_line(status)) + "\n");
     ++n;
   });
   if (n + n_silent == 0) say("no warm process is running");
@@ -155,8 +153,8 @@ int warm_stop_command(const Options& options) {
   const std::string model =
       named.empty() ? "" : std::filesystem::absolute(find_model(options), error).string();
   int64_t n = 0;
-  const int64_t n_silent = for_each_process("status", [&](const std::string& path, WarmGreeting& greeting) {
-    if (!holds(greeting.answer, model)) return;
+  const int64_t n_silent = for_each_process([&](const std::string& path, const Json& status) {
+    if (!holds(status, model)) return;
     ++n;
     if (std::optional<WarmGreeting> stopped = greet_warm(path, "stop")) await_end(stopped->link, path);
   });

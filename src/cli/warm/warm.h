@@ -5,13 +5,11 @@
 #pragma once
 
 #include <chrono>
-#include <string>
 
 #include "cli/options/options.h"
 #include "cli/terminal/signals.h"
+#include "cli/warm/model.h"
 #include "cli/warm/warm_wire.h"
-#include "engine/engine.h"
-#include "text/tokenizer.h"
 
 namespace dsv32 {
 
@@ -21,16 +19,10 @@ int warm_start_command(const Options& options);
 int warm_status_command(const Options& options);  // 1: none answers
 int warm_stop_command(const Options& options);    // 1: one does not answer, or none holds the model of -m
 
-struct WarmTerms {
-  std::string model;          // the path of its file
-  std::chrono::seconds keep;  // how long the process may be idle
-};
-
-// Runs the engine's loop for all clients of the socket. Ends when the process was idle for `keep`, when its
-// socket's file and its clients are gone, or when a client or a signal asks for the end; then requests under
-// way are finished and later ones refused. The connections of clients that wait for the end close when
-// the process has ended. Throws what ends the loop.
-void serve_warm(Engine& engine, const Tokenizer& tokenizer, WarmListener listener, const WarmTerms& terms,
-                const GracefulStop& stop);
+// Runs the loop of a loaded model for all clients of the socket. Ends when the process was idle for `keep`,
+// when its socket's file and its clients are gone, or when a client or a signal asks for the end; then
+// requests under way are finished and later ones refused. The connections of clients that wait for the end
+// close when the process has ended. Throws what ends the loop.
+void serve_warm(Model& model, WarmListener listener, std::chrono::seconds keep, const GracefulStop& stop);
 
 }  // namespace dsv32

@@ -38,19 +38,6 @@ std::optional<Error> error_in(const Json& line) {
                error->at(2).get<std::string>());
 }
 
-// Nothing: the other end is gone.
-std::optional<std::string> first_line(WarmLink& link, const std::string& path) {
-  const auto begin = std::chrono::steady_clock::now();
-  std::string line;
-  for (int left_ms = kWarmPatienceMs; left_ms > 0;) {
-    const LineReader::Result result = link.next_line(line, left_ms);
-    if (result == LineReader::Result::line) return line;
-    if (result == LineReader::Result::end) return std::nullopt;
-    left_ms = kWarmPatienceMs - static_cast<int>(seconds_since(begin) * 1000);
-  }
-  throw WarmGone("the warm process at " + visible(path) + " does not answer");
-}
-
 }  // namespace
 
 std::optional<WarmGreeting> greet_warm(const std::string& path, const char* want) {
@@ -59,10 +46,15 @@ std::optional<WarmGreeting> greet_warm(const std::string& path, const char* want
   WarmLink link(std::move(socket));
   link.queue(line_of({{"want", want}}));
   link.send();
-  const std::optional<std::string> line = first_line(link, path);
-  if (!line) return std::nullopt;
+  const auto begin = std::chrono::steady_clock::now();
+  std::string line;
+  LineReader::Result result;
+  while ((result = link.next_line(line, kWarmPatienceMs)) == LineReader::Result::later)
+    if (seconds_since(begin) * 1000 >= kWarmPatienceMs)  // else a signal came
+      throw WarmGone("the warm process at " + visible(path) + " does not answer");
+  if (result == LineReader::Result::end) return std::nullopt;
   return readable([&] {
-    Json answer = parse(*line);
+    Json answer = parse(line);
     if (const std::optional<Error> error = error_in(answer)) throw *error;
     return WarmGreeting{std::move(link), std::move(answer)};
   });

@@ -17,8 +17,9 @@ namespace dsv32 {
 // A process that sends nothing for so many seconds counts as hanging.
 inline constexpr double kWarmSilence = 60;
 
-// Sends `want` to the process at `path` and waits for its answer, ten seconds at most. Nothing: nobody
-// listens. Throws WarmGone when no readable answer comes, and the Error that the process answers with.
+// Sends `want` to the process at `path` and waits for its answer, ten seconds, with signals twenty at most.
+// Nothing: nobody listens. Throws WarmGone when no readable answer comes, and the Error that the process
+// answers with.
 struct WarmGreeting {
   WarmLink link;
   Json answer;

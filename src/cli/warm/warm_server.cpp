@@ -4,6 +4,7 @@
 // they ask for together but the longest line.
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -31,8 +32,8 @@ void queue(WarmLink& link, const Json& json) { link.queue(json_text(json)); }
 
 class WarmServer {
  public:
-  WarmServer(Engine& engine, const Tokenizer& tokenizer, WarmListener listener, const WarmTerms& terms)
-      : engine_(engine), tokenizer_(tokenizer), listener_(std::move(listener)), terms_(terms) {}
+  WarmServer(Model& model, WarmListener listener, std::chrono::seconds keep)
+      : model_(model), engine_(model.engine()), listener_(std::move(listener)), keep_(keep) {}
   // A copy of a descriptor keeps a connection open until the process has ended.
   ~WarmServer() {
     for (const auto& client : clients_) {
@@ -63,7 +64,7 @@ class WarmServer {
         : server(its_server),
           link(std::move(socket)),
           number(its_number),
-          json({.is_for_reader = true}, server.tokenizer_) {}
+          json({.is_for_reader = true}, server.model_.tokenizer()) {}
 
     void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override {
       n_now = 0;
@@ -108,7 +109,7 @@ class WarmServer {
     is_ending_ = is_ending_ || stop.is_requested();
     const bool is_busy = n_wanting(Wants::answer) > 0, has_clients = is_busy || n_wanting(Wants::facts) > 0;
     if (is_busy || (!is_ending_ && has_clients)) used_at_ = Clock::now();
-    if (!is_ending_) return Clock::now() - used_at_ >= terms_.keep || (!has_clients && !listener_.is_there());
+    if (!is_ending_) return Clock::now() - used_at_ >= keep_ || (!has_clients && !listener_.is_there());
     const bool is_sent =
         std::ranges::none_of(clients_, [](const auto& client) { return client->link.n_unsent() > 0; });
     return !is_busy && (is_sent || seconds_since(used_at_) > kLastWordsSeconds);
@@ -117,7 +118,7 @@ class WarmServer {
   // How long to wait for clients. While idle, prefixes are stored to disk.
   int idle_ms() {
     if (engine_.prefix_cache() && engine_.prefix_cache()->store_more()) return kStoreMs;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(terms_.keep - (Clock::now() - used_at_));
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(keep_ - (Clock::now() - used_at_));
     return static_cast<int>(std::clamp<int64_t>(left.count(), 0, kIdleMs));
   }
 
@@ -136,10 +137,7 @@ class WarmServer {
 
   // Accepts clients, and reads the first line, which most have sent by now.
   void accept_clients() {
-    constexpr int kMostAtOnce = 64;
-    for (int i = 0; i < kMostAtOnce; ++i) {
-      OwnedFd socket = listener_.accept();
-      if (!socket.is_open()) return;
+    for (OwnedFd socket; (socket = listener_.accept()).is_open();) {
       clients_.push_back(std::make_unique<Client>(*this, std::move(socket), ++n_clients_));
       receive_from(*clients_.back(), POLLIN);
     }
@@ -181,7 +179,7 @@ class WarmServer {
     } else if (is_ending_) {
       client.is_gone = true;
     } else if (want == "facts") {
-      queue(client.link, {{"facts", nlohmann::json(facts_of(engine_))}, {"talk", client.number}});
+      queue(client.link, {{"facts", nlohmann::json(model_.facts())}, {"talk", client.number}});
       client.wants = Wants::facts;
     } else if (want) {
       fail(ErrorKind::usage, "expected want to be facts, status or stop");
@@ -194,8 +192,8 @@ class WarmServer {
   Request read_client_request(JsonFields& fields) {
     const int64_t talk = fields.integer("talk", 0, INT64_MAX).value_or(0);
     const ChatRequest read = read_request(fields, {});
-    const Prompt prompt = prompt_of(read, tokenizer_, most_encoded(engine_.plan().cache.max_context));
-    Request request{nullptr, &tokenizer_, prompt.ids, read.options, read.decoded};
+    const Prompt prompt = prompt_of(read, model_.tokenizer(), most_encoded(model_.facts().context));
+    Request request{nullptr, &model_.tokenizer(), prompt.ids, read.options, read.decoded};
     request.options.thinking = prompt.thinking;
     request.talk = talk;
     return request;
@@ -244,18 +242,18 @@ class WarmServer {
 
   Json status() const {
     return {{"pid", getpid()},
-            {"model", terms_.model},
+            {"model", std::filesystem::absolute(model_.path()).string()},
             {"began", began_at_},
-            {"keep_seconds", terms_.keep.count()},
+            {"keep_seconds", keep_.count()},
             {"idle_seconds", static_cast<int64_t>(seconds_since(used_at_))},
             {"clients", n_wanting(Wants::facts)},
             {"requests", n_wanting(Wants::answer)}};
   }
 
+  const Model& model_;
   Engine& engine_;
-  const Tokenizer& tokenizer_;
   WarmListener listener_;
-  const WarmTerms& terms_;
+  const std::chrono::seconds keep_;
   std::vector<std::unique_ptr<Client>> clients_;
   int64_t n_clients_ = 0;  // so far
   bool is_ending_ = false;
@@ -265,9 +263,8 @@ class WarmServer {
 
 }  // namespace
 
-void serve_warm(Engine& engine, const Tokenizer& tokenizer, WarmListener listener, const WarmTerms& terms,
-                const GracefulStop& stop) {
-  WarmServer(engine, tokenizer, std::move(listener), terms).serve(stop);
+void serve_warm(Model& model, WarmListener listener, std::chrono::seconds keep, const GracefulStop& stop) {
+  WarmServer(model, std::move(listener), keep).serve(stop);
 }
 
 }  // namespace dsv32

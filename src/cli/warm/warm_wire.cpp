@@ -66,16 +66,11 @@ OwnedFd make_socket(int flags) {
   return made;
 }
 
-// Device and inode; zeros when there is no file.
-std::pair<uint64_t, uint64_t> file_at(const std::string& path) {
-  struct stat info {};
-  return lstat(path.c_str(), &info) == 0 ? std::pair<uint64_t, uint64_t>(info.st_dev, info.st_ino)
-                                         : std::pair<uint64_t, uint64_t>();
-}
-
-bool is_at(int fd, const std::string& path) {
-  const std::optional<FileStamp> own = stamp_of(fd);
-  return own && std::pair(own->device, own->inode) == file_at(path);
+// Zeros when there is no file.
+FileInfo file_at(const std::string& path) {
+  FileInfo info;
+  real_file_system().stat_at(AT_FDCWD, path, info);
+  return info;
 }
 
 // Adds all flags that decide an engine and its prefixes, as they would be typed.
@@ -129,15 +124,17 @@ OwnedFd lock_warm(const std::string& path) {
   if (is_special_file(log))
     fail(ErrorKind::io, visible(log) + " is no regular file, expected the log of a warm process",
          "remove it");
+  FileSystem& fs = real_file_system();
   OwnedFd file;
+  FileInfo opened;
   do {
-    file =
-        OwnedFd(real_file_system(), real_file_system().open_at(AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND));
+    file = OwnedFd(fs, fs.open_at(AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND));
     if (!file.is_open()) errno = -file.error(), fail_file("open", log);
-    const int locked = lock_within(real_file_system(), file.get(), std::chrono::milliseconds(0));
+    const int locked = lock_within(fs, file.get(), std::chrono::milliseconds(0));
     if (locked == -EWOULDBLOCK) return {};
     if (locked != 0) errno = -locked, fail_file("lock", log);
-  } while (!is_at(file.get(), log));                  // false: the locked file was removed meanwhile
+    fs.stat(file.get(), opened);
+  } while (!opened.is_of_same_file(file_at(log)));    // it was removed meanwhile
   const bool is_held = connect_warm(path).is_open();  // by a process whose log was removed
   return is_held ? OwnedFd() : std::move(file);
 }
@@ -156,7 +153,7 @@ WarmListener::~WarmListener() {
   if (socket_.is_open() && is_there()) unlink(path_.c_str());
 }
 
-bool WarmListener::is_there() const { return file_at(path_) == file_; }
+bool WarmListener::is_there() const { return file_at(path_).is_of_same_file(file_); }
 
 OwnedFd WarmListener::accept() const {
   return {real_file_system(), accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};

@@ -67,7 +67,7 @@ class WarmListener {
  private:
   std::string path_;
   OwnedFd socket_;
-  std::pair<uint64_t, uint64_t> file_;  // device and inode
+  FileStamp file_;
 };
 
 // Connects to a process. Not open: nobody listens, or no place in its backlog was free in time. Throws
