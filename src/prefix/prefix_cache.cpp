@@ -62,6 +62,11 @@ PrefixCache::~PrefixCache() {
     options_.warn("prefix cache: the model has changed since it was opened; nothing of this run is kept");
   end_reading();
   take_back_write(true);
+  or_miss([this] {  // the uses are on the disk when a task behind them has run
+    const auto is_behind = std::make_shared<std::atomic<bool>>(false);
+    if (store_ && !write_hangs_ && writer_->run([is_behind] { *is_behind = true; }))
+      write_hangs_ = !writer_->wait(Clock::now() + Offload::kPatience, [&] { return is_behind->load(); });
+  });
   if (writer_) writer_->stop(write_hangs_ ? std::chrono::seconds(0) : Offload::kPatience);
   if (readers_) readers_->stop();
   take_back_reads();
@@ -154,7 +159,7 @@ void PrefixCache::use(const PrefixTree::Match& match) {
   tree_.use(match);
   std::vector<PageHash> path;
   for (const PrefixPage& page : match.pages) path.push_back(page.hash);
-  if (store_) store_->record_use(path);
+  if (store_ && !write_hangs_) writer_->run([store = store_, path] { store->record_use(path); });
 }
 
 // Locks only the whole pages of a sequence against eviction. Once the tree has evicted the page after them,
