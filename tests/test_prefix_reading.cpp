@@ -132,6 +132,36 @@ BOOST_AUTO_TEST_CASE(a_slow_disk_is_waited_for) {
   }
 }
 
+// Long prefixes: the pages at the front are known, and what comes of them has the right bits, while the last
+// one is still being read.
+BOOST_AUTO_TEST_CASE(pages_are_known_while_later_ones_are_read) {
+  constexpr int64_t kMany = 40;
+  const TempDir dir;
+  EngineOptions options = cold_options();
+  options.context = (kMany + 2) * kPageTokens;
+  const std::vector<int32_t> tokens = random_tokens(kMany * kPageTokens + 1, 3);
+  Opened cold(options);
+  cold.sequence->sync(tokens);
+  options = with_disk(options, dir.file("cache"));
+  Opened(options).sequence->sync(std::span(tokens).first((kMany - 1) * kPageTokens));
+  const auto first = page_files(dir.file("cache"));
+  Opened(options).sequence->sync(std::span(tokens).first(kMany * kPageTokens));
+  DiskGate gate;
+  for (const auto& page : page_files(dir.file("cache")))
+    if (std::ranges::find(first, page) == first.end()) gate.held = page.filename();
+  options.cache->files = &gate;
+  Opened warm(options);
+  const PrefixTree& tree = warm.engine->prefix_cache()->tree();
+  while (tree.n_pages() < kMany / 2) BOOST_REQUIRE(!warm.sequence->is_ready(tokens));
+  BOOST_TEST(tree.n_pages() < kMany);
+  gate.open();
+  while (!warm.sequence->is_ready(tokens)) std::this_thread::yield();
+  BOOST_TEST(tree.n_pages() == kMany);
+  BOOST_TEST(warm.sequence->sync(tokens) == kMany * kPageTokens);
+  BOOST_TEST((warm.sequence->logits() == cold.sequence->logits()));
+  BOOST_TEST((remembered(*warm.engine, *warm.sequence) == remembered(*cold.engine, *cold.sequence)));
+}
+
 // What comes after the deadline is nobody's. The pages ahead of it are used.
 BOOST_AUTO_TEST_CASE(of_a_hanging_disk_what_has_come_is_used) {
   const GatedFixture disk;

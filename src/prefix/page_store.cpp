@@ -44,10 +44,6 @@ PageStore::PageStore(const PageStoreOptions& options, CacheFiles files, Warn war
     if (const std::optional<PageName> name = PageName::parse(entry)) parents_[name->own] = name->parent;
 }
 
-PageStore::~PageStore() {
-  or_miss([this] { write_uses(); });
-}
-
 void PageStore::tidy() {
   or_miss([this] { has_room(0, {}); });
 }
@@ -118,31 +114,16 @@ void PageStore::take_back() {
   for (const PageHash& page : std::exchange(written_, {})) or_miss([&] { remove(page); });
 }
 
-// --- uses ----------------------------------------------------------------------------------------
-
-// Parents are used last, so that a child never outlives its parent for long.
+// Parents are used last, so that a child never outlives its parent for long. A use that cannot be written is
+// lost: it only guides eviction.
 void PageStore::record_use(std::span<const PageHash> path) {
   or_miss([&] {
+    FileSystem& fs = files_.fs();
     int64_t time = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
-    const std::lock_guard lock(mutex_);
-    for (size_t i = path.size(); can_write_ && i-- > 0;)
-      if (parents_.contains(path[i])) uses_[path[i]] = ++time;
+    const OwnedFd folder = open_folder();
+    for (size_t i = path.size(); can_write_ && folder.is_open() && i-- > 0; ++fs.n_steps_done)
+      if (has(path[i])) fs.set_time(folder.get(), name_of(path[i]).file(), ++time);
   });
-}
-
-// Uses that cannot be written are lost: they only guide eviction.
-void PageStore::write_uses() {
-  std::vector<std::pair<int64_t, PageHash>> uses;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [page, time] : uses_) uses.emplace_back(time, page);
-    uses_.clear();
-  }
-  if (uses.empty()) return;
-  std::ranges::sort(uses);
-  const OwnedFd folder = open_folder();
-  for (const auto& [time, page] : uses)
-    if (folder.is_open()) files_.fs().set_time(folder.get(), name_of(page).file(), time);
 }
 
 // --- storing -------------------------------------------------------------------------------------
@@ -168,7 +149,6 @@ bool PageStore::has_room(uint64_t n_bytes, const PageHash& kept) {
 int64_t PageStore::store(std::span<const NewPage> pages) {
   return or_miss([&]() -> int64_t {
     if (!can_write()) return 0;
-    write_uses();
     const OwnedFd folder = files_.make_folder(format().folder());
     if (!check_write(folder.error())) return 0;
     FileInfo parent;

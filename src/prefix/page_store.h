@@ -11,15 +11,14 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "prefix/cache_files.h"
@@ -39,7 +38,6 @@ class PageStore {
  public:
   // Null, after one warning, when the directory cannot be used; one that cannot be written is only read.
   static std::unique_ptr<PageStore> open(const PageStoreOptions& options, FileSystem& fs, Warn warn);
-  ~PageStore();  // writes the pending uses
 
   // Removes leftovers, and pages over the limits. One thread at a time with store().
   void tidy();
@@ -58,8 +56,7 @@ class PageStore {
   // Evicts to stay under the limits. Returns how many of them are there then, durably.
   int64_t store(std::span<const NewPage> pages);
 
-  // Notes that these pages of a path, from its beginning on, are used now. A later call writes that to the
-  // disk. Any thread.
+  // Notes on the disk that these pages of a path, from its beginning on, are used now. Any thread.
   void record_use(std::span<const PageHash> path);
 
   void discard(const PageHash& page);  // removes a page whose rows led to logits that are not finite
@@ -74,7 +71,6 @@ class PageStore {
   bool has_room(uint64_t n_bytes, const PageHash& kept);
   int64_t write(int folder, std::span<const NewPage> pages);
   size_t write_together(int folder, std::span<const NewPage> pages);
-  void write_uses();
   void warn_once(const std::string& reason);
   bool check_write(int64_t result);
 
@@ -85,15 +81,8 @@ class PageStore {
   uint64_t room_ = 0, n_since_ = 0;  // the bytes that fitted when it was looked, and those written since
   bool is_noted_ = false;            // the model's path
 
-  struct First8 {
-    size_t operator()(const PageHash& hash) const {
-      size_t value;
-      return std::memcpy(&value, hash.data(), sizeof value), value;
-    }
-  };
-  mutable std::mutex mutex_;                                // guards the containers below
-  std::unordered_map<PageHash, PageHash, First8> parents_;  // of the pages that are there
-  std::unordered_map<PageHash, int64_t, First8> uses_;      // times, not on the disk yet
+  mutable std::mutex mutex_;              // guards the containers below
+  std::map<PageHash, PageHash> parents_;  // of the pages that are there
   std::set<std::string> warned_;
   std::atomic<int> n_write_failures_ = 0;
   std::atomic<bool> can_write_ = true;

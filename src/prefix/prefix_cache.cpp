@@ -8,9 +8,9 @@ namespace dsv32 {
 namespace {
 
 // More than keep a disk busy: while some threads read, others verify.
-constexpr size_t kReaders = 8;
-constexpr size_t kMostKeyBytes = size_t{256} << 20;  // of keys that wait in memory
-// Most pages of a job, which holds their keys in memory: 34 MB with V3.2's sizes.
+constexpr int64_t kReaders = 16;
+constexpr size_t kMostKeyBytes = size_t{256} << 20;  // of pages that were read and are not in the tree
+// Most pages of a job of the writer, which holds their keys in memory: 34 MB with V3.2's sizes.
 constexpr size_t kJobPages = 64;
 constexpr size_t kMostPaths = 64;  // that wait until the store is open
 // The timeout of PrefetchPolicy::timeout in seconds, as in HiCache.
@@ -28,6 +28,10 @@ std::vector<uint8_t*> rows_of(const LatentCache& pool, const PoolPage& page) {
   std::vector<uint8_t*> rows;
   for (int64_t layer = 0; layer < pool.plan().n_layers; ++layer) rows.push_back(pool.page_rows(page, layer));
   return rows;
+}
+
+size_t key_bytes(const CachePlan& plan) {  // of a page
+  return static_cast<size_t>(plan.n_layers * plan.layout.key_page_bytes());
 }
 
 PageStoreOptions store_options(const CachePlan& plan, const Hash256& fingerprint,
@@ -58,6 +62,11 @@ PrefixCache::~PrefixCache() {
     options_.warn("prefix cache: the model has changed since it was opened; nothing of this run is kept");
   end_reading();
   take_back_write(true);
+  or_miss([this] {  // the uses are on the disk when a task behind them has run
+    const auto is_behind = std::make_shared<std::atomic<bool>>(false);
+    if (store_ && !write_hangs_ && writer_->run([is_behind] { *is_behind = true; }))
+      write_hangs_ = !writer_->wait(Clock::now() + Offload::kPatience, [&] { return is_behind->load(); });
+  });
   if (writer_) writer_->stop(write_hangs_ ? std::chrono::seconds(0) : Offload::kPatience);
   if (readers_) readers_->stop();
   take_back_reads();
@@ -134,10 +143,7 @@ int64_t PrefixCache::try_restore(CachedSequence& sequence, Tokens history, int64
   locks_[&sequence] = lock_pages(history.first(static_cast<size_t>(n_held)));
   store_waiting(false);
   const Tokens wanted = history.first(history.size() - 1);
-  if (reading_ && n_wanted(wanted) <= 0 && !stored_behind(wanted, tree_.match(wanted)).empty())
-    end_reading();  // this prompt's turn has come
-  begin_reading(wanted, n_held);
-  while (receive(wanted)) begin_reading(wanted, n_held);
+  receive(wanted, n_held, true);
   const PrefixTree::Match match = tree_.match(wanted);
   if (match.n_tokens > 0) use(match);
   if (match.n_tokens <= n_held) return n_held;
@@ -153,7 +159,7 @@ void PrefixCache::use(const PrefixTree::Match& match) {
   tree_.use(match);
   std::vector<PageHash> path;
   for (const PrefixPage& page : match.pages) path.push_back(page.hash);
-  if (store_) store_->record_use(path);
+  if (store_ && !write_hangs_) writer_->run([store = store_, path] { store->record_use(path); });
 }
 
 // Locks only the whole pages of a sequence against eviction. Once the tree has evicted the page after them,
@@ -253,9 +259,7 @@ void PrefixCache::begin_reading(Tokens wanted, int64_t n_held) {
   if (!store_ || reading_) return;
   take_back_reads();
   const PrefixTree::Match match = tree_.match(wanted);
-  std::vector<PageHash> stored = stored_behind(wanted, match);
-  const auto n_keys = static_cast<size_t>(pool_->plan().n_layers * pool_->plan().layout.key_page_bytes());
-  stored.resize(std::min(stored.size(), kMostKeyBytes / std::max<size_t>(1, n_keys) + 1));
+  const std::vector<PageHash> stored = stored_behind(wanted, match);
   const Tokens path = first_pages(wanted, match.n_whole() + std::ssize(stored));
   if (stored.empty() || std::ssize(path) <= n_held) return;
   const auto job = std::make_shared<ReadJob>();
@@ -271,9 +275,7 @@ void PrefixCache::begin_reading(Tokens wanted, int64_t n_held) {
       if (!taken) break;
     }
     if (!job->pages.back().page.pool.is_there()) job->pages.pop_back();
-    for (size_t i = 0; i < job->pages.size(); ++i)
-      if (!readers_->run([=, store = store_, pool = pool_] { load_page(*job, i, *store, *pool, n_keys); }))
-        job->pages[i].state = PageRead::failed;
+    ask_readers(job);
   } catch (...) {
     give_up(*job);
     throw;
@@ -281,13 +283,22 @@ void PrefixCache::begin_reading(Tokens wanted, int64_t n_held) {
   job->pages.empty() ? give_up(*job) : void(reading_ = job);
 }
 
-void PrefixCache::load_page(ReadJob& job, size_t i, PageStore& store, LatentCache& pool, size_t n_keys) {
-  PageRead& read = job.pages[i];
+// Gives the readers the next pages, so many that a disk is busy, and no more than may have keys in memory.
+void PrefixCache::ask_readers(const std::shared_ptr<ReadJob>& job) {
+  const auto n_kept = static_cast<int64_t>(kMostKeyBytes / std::max<size_t>(1, key_bytes(pool_->plan())));
+  const int64_t end = job->n_taken + std::max(kReaders, n_kept);
+  for (int64_t& i = job->n_asked; i < std::min(std::ssize(job->pages), end); ++i)
+    if (!readers_->run([=, i = i, store = store_, pool = pool_] { load_page(*job, i, *store, *pool); }))
+      job->pages[static_cast<size_t>(i)].state = PageRead::failed;
+}
+
+void PrefixCache::load_page(ReadJob& job, int64_t i, PageStore& store, LatentCache& pool) {
+  PageRead& read = job.pages[static_cast<size_t>(i)];
   PageRead::State state = PageRead::waiting;
   if (!read.state.compare_exchange_strong(state, PageRead::reading)) return;
   const bool is_there = or_miss([&] {
-    read.keys.resize(n_keys);
-    const Tokens tokens = page_of(job.path, static_cast<size_t>(job.first_page) + i);
+    read.keys.resize(key_bytes(pool.plan()));
+    const Tokens tokens = page_of(job.path, static_cast<size_t>(job.first_page + i));
     return store.load(read.page.hash, tokens, {rows_of(pool, read.page.pool), read.keys.data()});
   });
   read.state = is_there ? PageRead::there : PageRead::failed;
@@ -300,44 +311,57 @@ int64_t PrefixCache::n_wanted(Tokens wanted) const {
                   std::ssize(reading_->pages));
 }
 
-// Leaves another prompt's read alone as long as that prompt may want it; a prompt that needs nothing from the
-// disk does not wait for its turn.
 PrefixCache::Readiness PrefixCache::readiness(Tokens tokens, Runs decoded) {
-  Readiness readiness = Readiness::is_ready;
-  if (tokens.empty()) return readiness;
-  or_miss<Error>([&] {
-    const std::vector<int32_t> wanted = pool_->history(tokens.first(tokens.size() - 1), decoded);
-    for (begin_reading(wanted, 0); reading_; begin_reading(wanted, 0)) {
-      const int64_t n = n_wanted(wanted);
-      if (n <= 0 && !stored_behind(wanted, tree_.match(wanted)).empty()) readiness = Readiness::waits_for_it;
-      if (n <= 0) return;
-      if (!reading_->until) reading_->until = deadline(std::ssize(reading_->pages) * kPageTokens);
-      if (!reading_->has(n) && Clock::now() < *reading_->until) readiness = Readiness::is_read;
-      if (reading_->n_there() < n || !receive(wanted)) return;
-    }
-  });
-  return readiness;
+  if (tokens.empty()) return Readiness::is_ready;
+  return or_miss<Error>(
+      [&] { return receive(pool_->history(tokens.first(tokens.size() - 1), decoded), 0, false); });
 }
 
-// Takes the pages of the current read that `wanted` can use and that come before the deadline, with their
-// keys. Returns whether all of them came.
-bool PrefixCache::receive(Tokens wanted) {
-  const int64_t n = reading_ ? n_wanted(wanted) : 0;
-  if (n <= 0) return false;
+// Adds the current read's pages that are there to the tree, with their keys, and gives the readers the next
+// ones. A device that fails ends the read, and the next step too: false.
+bool PrefixCache::take_pages() {
   ReadJob& job = *reading_;
-  readers_->wait(job.until.value_or(deadline(n * kPageTokens)), [&] { return job.has(n); });
-  const int64_t n_there = job.n_there();
-  const bool is_taken = or_miss([&] {  // a device that failed fails the next step too
-    std::vector<PoolPage> pages(static_cast<size_t>(job.first_page));  // which the tree has
+  const bool is_taken = or_miss([&] {
+    const int64_t n_there = job.n_there(), n_known = job.first_page + job.n_taken;
+    std::vector<PoolPage> pages(static_cast<size_t>(n_known));
     std::vector<std::vector<uint8_t>> keys;
-    for (PageRead& read : job.pages | std::views::take(n_there))
+    for (PageRead& read : job.pages | std::views::take(n_there) | std::views::drop(job.n_taken))
       pages.push_back(read.page.pool), keys.push_back(std::move(read.keys));
-    if (n_there > 0) pool_->publish(std::span(pages).last(keys.size()), keys);
-    tree_.insert(first_pages(job.path, std::ssize(pages)), pages);
-    return n_there >= n;
+    const Tokens path = first_pages(job.path, std::ssize(pages));
+    if (!keys.empty()) pool_->publish(std::span(pages).last(keys.size()), keys);
+    tree_.insert(path, pages);
+    job.lock = lock_pages(path);
+    job.n_taken = n_there;
+    ask_readers(reading_);
+    return true;
   });
-  end_reading();
+  if (!is_taken) end_reading();
   return is_taken;
+}
+
+// Takes the pages that `wanted` can use as they come. `waits`: until all are taken, or the deadline; and ends
+// another prompt's read, which else is left alone as long as that prompt may want it. A prompt that needs
+// nothing from the disk does not wait for its turn.
+PrefixCache::Readiness PrefixCache::receive(Tokens wanted, int64_t n_held, bool waits) {
+  for (begin_reading(wanted, n_held); reading_; begin_reading(wanted, n_held)) {
+    const int64_t n = n_wanted(wanted);
+    if (n <= 0 && stored_behind(wanted, tree_.match(wanted)).empty()) break;
+    if (n <= 0 && !waits) return Readiness::waits_for_it;
+    ReadJob& job = *reading_;
+    if (job.n_taken >= n) {
+      end_reading();
+      continue;
+    }
+    if (!job.until) job.until = deadline(n * kPageTokens);
+    const int64_t n_next = std::min(n, job.n_taken + kReaders);
+    const bool is_there = readers_->wait(waits ? *job.until : Clock::now(), [&] { return job.has(n_next); });
+    if (!is_there && Clock::now() < *job.until) return Readiness::is_read;
+    bool goes_on = is_there && job.n_there() > job.n_taken;
+    if (goes_on || waits) goes_on = take_pages() && goes_on;
+    if (!goes_on && waits) end_reading();
+    if (!goes_on) break;
+  }
+  return Readiness::is_ready;
 }
 
 void PrefixCache::end_reading() {

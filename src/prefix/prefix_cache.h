@@ -109,16 +109,17 @@ class PrefixCache {
   struct PageRead {
     enum State { waiting, reading, there, failed };
     PrefixPage page;
-    std::vector<uint8_t> keys = {};  // [n_layers, key_page_bytes], once it is read
+    std::vector<uint8_t> keys = {};  // [n_layers, key_page_bytes], once it is read and until it is taken
     std::atomic<State> state = waiting;
   };
-  // The read of a path's pages from first_page on, as many as may have keys in memory.
+  // The read of a path's pages from first_page on. Those at the front go to the tree while others are read.
   struct ReadJob {
     std::vector<int32_t> path;  // tokens of whole pages
     int64_t first_page = 0;
     std::deque<PageRead> pages;
-    PrefixTree::Lock lock;          // of the pages ahead
-    std::optional<Deadline> until;  // prompts wait until then; nothing: none waits yet
+    int64_t n_asked = 0, n_taken = 0;  // pages that the readers were given; that went to the tree
+    PrefixTree::Lock lock;             // of the pages ahead, and of those taken
+    std::optional<Deadline> until;     // prompts wait until then; nothing: none waits yet
     bool is_given_up = false;
     int64_t n_there() const;          // pages, from the front on
     bool has(int64_t n_pages) const;  // or no more will come
@@ -134,9 +135,11 @@ class PrefixCache {
 
   std::vector<PageHash> stored_behind(Tokens wanted, const PrefixTree::Match& match) const;
   void begin_reading(Tokens wanted, int64_t n_held);
-  static void load_page(ReadJob& job, size_t i, PageStore& store, LatentCache& pool, size_t n_keys);
+  void ask_readers(const std::shared_ptr<ReadJob>& job);
+  static void load_page(ReadJob& job, int64_t i, PageStore& store, LatentCache& pool);
   int64_t n_wanted(Tokens wanted) const;
-  bool receive(Tokens wanted);
+  bool take_pages();
+  Readiness receive(Tokens wanted, int64_t n_held, bool waits);
   void give_up(ReadJob& job);
   int64_t take_back_reads();
 

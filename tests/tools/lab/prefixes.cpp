@@ -26,7 +26,8 @@ namespace {
 
 struct ReadStats {
   uint64_t n_bytes = 0;
-  double seconds = 0;  // during which at least one read was in progress
+  double seconds = 0;                         // during which at least one read was in progress
+  std::chrono::steady_clock::time_point end;  // of the last read
 };
 
 // The system's files, which count what is read.
@@ -50,6 +51,7 @@ class CountingFiles : public FileSystem {
     if (n_reading_ > 0) stats_.seconds += std::chrono::duration<double>(now - since_).count();
     since_ = now;
     n_reading_ += n_begun;
+    stats_.end = now;
     if (n_bytes > 0) stats_.n_bytes += static_cast<uint64_t>(n_bytes);
   }
   std::mutex mutex_;
@@ -61,6 +63,7 @@ class CountingFiles : public FileSystem {
 struct Timed {
   int64_t n_tokens = 0, n_restored = 0;
   double cold_seconds = 0, store_seconds = 0, warm_seconds = 0;
+  double behind_seconds = 0;  // of warm_seconds, behind the last read
   ReadStats reading;
 };
 
@@ -135,21 +138,23 @@ double best_disk_rate(const std::string& folder) {
   return best;
 }
 
-double rate(const ReadStats& stats) {
-  return stats.seconds > 0 ? static_cast<double>(stats.n_bytes) / stats.seconds : 0;
+double rate(uint64_t n_bytes, double seconds) {
+  return seconds > 0 ? static_cast<double>(n_bytes) / seconds : 0;
 }
+double rate(const ReadStats& stats) { return rate(stats.n_bytes, stats.seconds); }
 
 void print_prefixes(const std::vector<Timed>& all, double disk, const char* backend) {
   std::string text = disk > 0
                          ? format("%s; the disk gives %.2f GB/s past the page cache\n", backend, disk / 1e9)
                          : format("%s; the disk cannot be read past the page cache\n", backend);
-  text += format("%8s %12s %12s %12s %8s %10s %10s %8s\n", "tokens", "computed s", "stored GB/s",
-                 "restored s", "faster", "read MB", "GB/s", "of disk");
+  text += format("%8s %12s %12s %12s %10s %8s %10s %10s %8s\n", "tokens", "computed s", "stored GB/s",
+                 "restored s", "behind ms", "faster", "read MB", "GB/s", "of disk");
   for (const Timed& at : all)
-    text += format("%8lld %12.3f %12.2f %12.3f %7.1fx %10.1f %10.2f %7.1f%%\n", as_ll(at.n_tokens),
-                   at.cold_seconds, rate({at.reading.n_bytes, at.store_seconds}) / 1e9, at.warm_seconds,
-                   at.cold_seconds / at.warm_seconds, static_cast<double>(at.reading.n_bytes) / 1e6,
-                   rate(at.reading) / 1e9, disk > 0 ? 100 * rate(at.reading) / disk : 0);
+    text += format("%8lld %12.3f %12.2f %12.3f %10.1f %7.1fx %10.1f %10.2f %7.1f%%\n", as_ll(at.n_tokens),
+                   at.cold_seconds, rate(at.reading.n_bytes, at.store_seconds) / 1e9, at.warm_seconds,
+                   1000 * at.behind_seconds, at.cold_seconds / at.warm_seconds,
+                   static_cast<double>(at.reading.n_bytes) / 1e6, rate(at.reading) / 1e9,
+                   disk > 0 ? 100 * rate(at.reading) / disk : 0);
   write_out(text);
 }
 
@@ -161,6 +166,7 @@ void print_prefixes_json(const std::vector<Timed>& all, double disk, const char*
                     {"computed_seconds", at.cold_seconds},
                     {"stored_seconds", at.store_seconds},
                     {"restored_seconds", at.warm_seconds},
+                    {"behind_reading_seconds", at.behind_seconds},
                     {"read_bytes", at.reading.n_bytes},
                     {"read_bytes_per_second", rate(at.reading)}});
   write_out(Json{{"backend", backend}, {"disk_bytes_per_second", disk}, {"prompts", list}}.dump() + "\n");
@@ -205,7 +211,8 @@ int lab_prefixes(const LabOptions& options) {
   for (Timed& at : all) {
     at.warm_seconds = time_sync(sequence, prompt_of(at.n_tokens, *engine), at.n_restored);
     const ReadStats after = files.stats();
-    at.reading = {after.n_bytes - before.n_bytes, after.seconds - before.seconds};
+    at.behind_seconds = std::min(at.warm_seconds, seconds_since(after.end));
+    at.reading = {after.n_bytes - before.n_bytes, after.seconds - before.seconds, after.end};
     before = after;
   }
   const double disk = std::max(disk_before, best_disk_rate(folder.path()));
