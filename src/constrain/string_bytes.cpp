@@ -69,7 +69,7 @@ void Terms::derive_string(const Node& node, uint8_t byte, std::vector<Id>& next)
 }
 
 // The first of a character's several bytes. If what may follow is the same for all characters that begin with
-// it, the other bytes need not be kept: any will do.
+// it, any bytes of theirs will do: else the beginnings of thousands of Chinese characters would be states.
 void Terms::derive_first(const Node& node, uint8_t byte, std::vector<Id>& next) {
   const auto [n_missing, range] = lead_of(byte);
   const Id string = node.parts.front();
