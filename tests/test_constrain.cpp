@@ -246,7 +246,16 @@ BOOST_AUTO_TEST_CASE(an_id_below_the_root_is_refused) {
   BOOST_TEST(!accepts(own, R"({"$id":1,"x":2})"));
 }
 
-// Its oneOf says all that it says.
+BOOST_AUTO_TEST_CASE(a_reference_to_nothing_is_refused) {
+  for (const char* path :
+       {"b", "a/type/x", "~2", "list/1", "list/01", "list/-", "list/99999999999999999999", "a%2"})
+    check_refused(R"({"$defs":{"a":{"type":"null"},"list":[{}]},"allOf":[{"$ref":"#/$defs/)" +
+                      std::string(path) + "\"}]}",
+                  {"/allOf/0", "points to nothing"});
+  const auto first = grammar_of(R"({"$defs":{"a/b%":[{"const":1}]},"$ref":"#/$defs/a~1b%25/0"})");
+  BOOST_TEST((accepts(first, "1") && !accepts(first, "2")));
+}
+
 // Which of them other keywords accept depends on values within them.
 BOOST_AUTO_TEST_CASE(values_within_values_are_accepted) {
   const auto grammar =
@@ -256,6 +265,7 @@ BOOST_AUTO_TEST_CASE(values_within_values_are_accepted) {
   BOOST_TEST(!accepts(grammar, "[2]"));
 }
 
+// Its oneOf says all that it says.
 BOOST_AUTO_TEST_CASE(a_discriminator_beside_oneOf_adds_nothing) {
   const std::string cat = R"({"type":"object","properties":{"kind":{"const":"cat"}},"required":["kind"]})",
                     dog = R"({"type":"object","properties":{"kind":{"const":"dog"}},"required":["kind"]})";

@@ -7,29 +7,22 @@
 namespace dsv32 {
 namespace {
 
-constexpr uint32_t kFirstSurrogate = 0xd800, kLastSurrogate = 0xdfff;
-
 bool has(const std::vector<Terms::Range>& ranges, uint32_t symbol) {
-  const auto behind = std::ranges::upper_bound(ranges, symbol, {}, &Terms::Range::first);
-  return behind != ranges.begin() && symbol <= std::prev(behind)->last;
+  const auto next = std::ranges::upper_bound(ranges, symbol, {}, &Terms::Range::first);
+  return next != ranges.begin() && symbol <= std::prev(next)->last;
 }
 
 // How many symbols of `mark` end a text that ended with `n` of them and went on with `next`.
-int64_t matched(const std::vector<Terms::Range>& mark, int64_t n, uint32_t next) {
-  const auto ends_with = [&](int64_t wanted) {
-    for (int64_t i = 0; i < wanted - 1; ++i)
-      if (mark[static_cast<size_t>(i)] != mark[static_cast<size_t>(n - wanted + 1 + i)]) return false;
-    return mark[static_cast<size_t>(wanted - 1)].first == next;
-  };
-  int64_t wanted = n + 1;
-  while (wanted > 0 && !ends_with(wanted)) --wanted;
-  return wanted;
+int64_t matched(const std::u32string& mark, int64_t n, char32_t next) {
+  std::u32string end = mark.substr(0, static_cast<size_t>(n)) + next;
+  while (!mark.starts_with(end)) end.erase(0, 1);
+  return std::ssize(end);
 }
 
 // The most of a repetition that has been passed once more.
 int64_t one_less(int64_t n) { return n == Terms::kNoLimit ? n : std::max<int64_t>(n - 1, 0); }
 
-// The symbol behind the first n of a text; -1: it ends there.
+// The symbol after the first n of a text; -1: it ends there.
 auto symbol_at(int64_t n) {
   return [n](const std::u32string& text) {
     return n < std::ssize(text) ? int64_t{text[static_cast<size_t>(n)]} : -1;
@@ -40,10 +33,10 @@ auto symbol_at(int64_t n) {
 
 void Terms::derive(Id term, uint32_t symbol, std::vector<Id>& next) {
   const Node* node = &nodes_[at(term)];
-  const auto derive_before = [&](Id first, Id behind) {
+  const auto derive_before = [&](Id first, Id rest) {
     size_t i = next.size();
     derive(first, symbol, next);
-    for (; i < next.size(); ++i) next[i] = sequence(next[i], behind);
+    for (; i < next.size(); ++i) next[i] = sequence(next[i], rest);
   };
   while (!node->is_nothing) switch (node->kind) {
       case Kind::character:
@@ -55,7 +48,7 @@ void Terms::derive(Id term, uint32_t symbol, std::vector<Id>& next) {
         if (!takes_empty(node->parts[0])) return;
         node = &nodes_[at(node->parts[1])];
         break;
-      case Kind::either:  // a box is made before what it is in: long chains of them are not a recursion
+      case Kind::either:  // a box is the first part, as it is the oldest: long chains of them do not recurse
         for (size_t i = 1; i < node->parts.size(); ++i) derive(node->parts[i], symbol, next);
         node = &nodes_[at(node->parts[0])];
         break;
@@ -69,10 +62,10 @@ void Terms::derive(Id term, uint32_t symbol, std::vector<Id>& next) {
         return derive_before(node->parts[0], repeat(node->parts[0], std::max<int64_t>(node->least - 1, 0),
                                                     one_less(node->most)));
       case Kind::without: {
-        const int64_t n = matched(node->ranges, node->least, symbol);
-        if (n < std::ssize(node->ranges))
-          next.push_back(
-              make({.kind = Kind::without, .takes_empty = true, .ranges = node->ranges, .least = n}));
+        const std::u32string& mark = list_at(node->least).front();
+        const int64_t n = matched(mark, node->most, symbol);
+        if (n < std::ssize(mark))
+          next.push_back(make({.kind = Kind::without, .takes_empty = true, .least = node->least, .most = n}));
         return;
       }
       case Kind::placeholder: node = &nodes_[at(node->parts[0])]; break;
@@ -83,7 +76,7 @@ void Terms::derive(Id term, uint32_t symbol, std::vector<Id>& next) {
 }
 
 Terms::Id Terms::after_of_one_of(const Node& node, uint32_t symbol) {
-  const auto& texts = *lists_[static_cast<size_t>(node.least)];
+  const std::vector<std::u32string>& texts = list_at(node.least);
   const auto begin = texts.begin(), first = begin + node.ranges[0].first, last = begin + node.ranges[0].last;
   const auto left = std::ranges::lower_bound(first, last, int64_t{symbol}, {}, symbol_at(node.most));
   const auto right = std::ranges::upper_bound(left, last, int64_t{symbol}, {}, symbol_at(node.most));
@@ -97,7 +90,7 @@ Terms::Id Terms::after(Id term, uint32_t character) {
   if (known != after_.end()) return known->second;
   std::vector<Id> next;
   derive(term, character, next);
-  work_.take(50);
+  work_.keep(50);
   return after_[key] = either(std::move(next));
 }
 
@@ -116,7 +109,7 @@ std::vector<Terms::Id> Terms::joined(std::vector<Id> terms) {
     else
       tails[term].push_back(kEmpty);
   }
-  for (auto& [first, behind] : tails) terms.push_back(sequence(first, either(std::move(behind))));
+  for (auto& [first, rest] : tails) terms.push_back(sequence(first, either(std::move(rest))));
   std::ranges::sort(terms);
   return terms;
 }
@@ -131,11 +124,11 @@ const std::vector<uint32_t>& Terms::borders(Id term) {
   if (node.kind == Kind::character && term != any_character_)
     for (const Range& range : node.ranges) add(range.first, range.last);
   if (node.kind == Kind::without)
-    for (const Range& range : node.ranges)
-      if (matched(node.ranges, node.least, range.first) > 0) add(range.first, range.last);
+    for (const uint32_t symbol : list_at(node.least).front())
+      if (matched(list_at(node.least).front(), node.most, symbol) > 0) add(symbol, symbol);
   if (node.kind == Kind::one_of)
     for (uint32_t i = node.ranges[0].first; i < node.ranges[0].last; ++i)
-      if (const int64_t symbol = symbol_at(node.most)((*lists_[static_cast<size_t>(node.least)])[i]);
+      if (const int64_t symbol = symbol_at(node.most)(list_at(node.least)[i]);
           symbol >= 0 && (all.empty() || all.back() != symbol + 1))
         add(static_cast<uint32_t>(symbol), static_cast<uint32_t>(symbol));
   for (const Id part : node.parts) {
@@ -143,9 +136,8 @@ const std::vector<uint32_t>& Terms::borders(Id term) {
     all.insert(all.end(), own.begin(), own.end());
     if (node.kind == Kind::sequence && !takes_empty(part)) break;  // the other part does not begin yet
   }
-  std::ranges::sort(all);
-  all.erase(std::unique(all.begin(), all.end()), all.end());
-  work_.take(100 + 4 * std::ssize(all));
+  sort_and_unite(all);
+  work_.keep(100 + 4 * std::ssize(all));
   return borders_[term] = std::move(all);
 }
 
@@ -182,7 +174,7 @@ void Terms::explore(Id term) {
     std::vector<uint32_t> characters = borders(found[i]);
     characters.push_back(0);
     for (const uint32_t c : characters) {
-      if (c > kLastCharacter || (c >= kFirstSurrogate && c <= kLastSurrogate)) continue;
+      if (c > kLastCharacter || (c >= kSurrogates.first && c <= kSurrogates.last)) continue;
       const Id next = after(found[i], c);
       const auto [at_next, is_new] = before.try_emplace(next);
       at_next->second.push_back(found[i]);

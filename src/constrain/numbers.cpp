@@ -96,8 +96,8 @@ class NumberTerms {
   Id fraction(const std::string& f, bool is_exclusive) {
     if (f.empty() && !is_exclusive) return any_fraction();
     const Id more = t_.sequence({any_digits(), digit('1', '9'), any_digits()});
-    const Id behind = t_.sequence(t_.literal(f), is_exclusive ? more : any_digits());
-    return t_.sequence(t_.literal("."), t_.either({behind, t_.sequence(larger(f, false), any_digits())}));
+    const Id same = t_.sequence(t_.literal(f), is_exclusive ? more : any_digits());
+    return t_.sequence(t_.literal("."), t_.either({same, t_.sequence(larger(f, false), any_digits())}));
   }
 
   // Digits that are larger than these at the first place that differs; then as many as in `text`, or none.

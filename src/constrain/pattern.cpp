@@ -152,14 +152,11 @@ class PatternReader {
   }
 
   Branch read_group(int depth) {
-    if (skip("?<") && !has('=') && !has('!')) {
-      while (at_ < text_.size() && !has('>')) ++at_;
-      if (!skip(">")) fail_at("a > is missing");
-    } else if (has('?') && !skip("?:")) {
+    const bool has_name = skip("?<");
+    if (has_name ? has('=') || has('!') : !skip("?:") && has('?'))
       fail_at("lookaround and flags are not supported");
-    } else if (has('=') || has('!')) {
-      if (text_.substr(0, at_).ends_with("?<")) fail_at("lookaround is not supported");
-    }
+    if (has_name) at_ = std::min(text_.find('>', at_), text_.size());
+    if (has_name && !skip(">")) fail_at("a > is missing");
     const Branches branches = read_branches(depth + 1);
     if (!skip(")")) fail_at("a ) is missing");
     Branch all = branches.front();

@@ -2,7 +2,7 @@
 //
 // Patterns are the regular part of ECMA-262's expressions: characters, `.`, classes such as [a-f0-9] and \d
 // \D \w \W \s \S, escapes, groups, `|`, `* + ? {n} {n,} {n,m}` also lazy, and ^ and $ at the ends of a
-// branch. A branch without ^ or $ may have any text before or behind it, as the standard says. Refused:
+// branch. A branch without ^ or $ may have any text before or after it, as the standard says. Refused:
 // lookaround, back references, \b, \B, \p, and repetitions that need more than kMostPatternStates.
 #pragma once
 

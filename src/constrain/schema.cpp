@@ -29,18 +29,18 @@ void write_out_integers(Json& value) {
     value = large_number(format("%.0f", number));
 }
 
-// A part of a JSON pointer in a URI's fragment.
-std::string unescaped(std::string_view part) {
+// The fragment of a URI, with the bytes that its %XX stand for.
+std::string unescaped(std::string_view fragment) {
   std::string bytes;
-  for (size_t i = 0; i < part.size(); ++i) {
+  for (size_t i = 0; i < fragment.size(); ++i) {
     uint8_t byte = 0;
-    const char* const digits = part.data() + i + 1;
-    const bool is_escaped = part[i] == '%' && i + 2 < part.size() &&
+    const char* const digits = fragment.data() + i + 1;
+    const bool is_escaped = fragment[i] == '%' && i + 2 < fragment.size() &&
                             std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
-    bytes += is_escaped ? static_cast<char>(byte) : part[i];
+    bytes += is_escaped ? static_cast<char>(byte) : fragment[i];
     if (is_escaped) i += 2;
   }
-  return replaced(replaced(bytes, "~1", "/"), "~0", "~");
+  return bytes;
 }
 
 // Calls for each value inside `value` until one returns true, whose path is then put before `path`.
@@ -60,7 +60,7 @@ struct Refusal : Error {  // that names a path
   using Error::Error;
 };
 
-bool asks_nothing(const Json* schema) { return *schema == true || (schema->is_object() && schema->empty()); }
+bool accepts_all(const Json* schema) { return *schema == true || (schema->is_object() && schema->empty()); }
 
 }  // namespace
 
@@ -75,10 +75,10 @@ Json parse_bounded_json(std::string_view text, const std::string& name) {
   }
 }
 
-SchemaReader::SchemaReader(Terms& terms, const Json& schema, std::string barred)
+SchemaReader::SchemaReader(Terms& terms, const Json& schema, std::string forbidden)
     : terms_(terms),
       root_(schema),
-      barred_(std::move(barred)),
+      forbidden_(std::move(forbidden)),
       comma_(terms.one_of(std::vector<std::string>{",", ", "})),
       colon_(terms.one_of(std::vector<std::string>{":", ": "})),
       at_(&schema) {
@@ -89,9 +89,9 @@ SchemaReader::SchemaReader(Terms& terms, const Json& schema, std::string barred)
   });
 }
 
-// Refuses in the name of the schema that is read what is too large.
+// Gives an error that names no path, such as one of Work, the path of the schema that is being read.
 template <typename Read>
-auto SchemaReader::named(const Read& read) try {
+auto SchemaReader::with_path(const Read& read) try {
   return read();
 } catch (const Refusal&) {
   throw;
@@ -102,7 +102,7 @@ auto SchemaReader::named(const Read& read) try {
 }
 
 Terms::Id SchemaReader::document() {
-  return named([&] {
+  return with_path([&] {
     const Terms::Id term = term_of({&root_});
     finish();
     return term;
@@ -110,7 +110,7 @@ Terms::Id SchemaReader::document() {
 }
 
 std::vector<SchemaReader::Property> SchemaReader::properties() {
-  return named([&] { return read_properties(); });
+  return with_path([&] { return read_properties(); });
 }
 
 std::vector<SchemaReader::Property> SchemaReader::read_properties() {
@@ -141,14 +141,15 @@ std::vector<SchemaReader::Property> SchemaReader::read_properties() {
   return all;
 }
 
-// Makes what is still missing: the terms of schemas within others, and the values that they accept, those
-// within other values first.
+// Sets the placeholders: first those of schemas within others, by reading them, which may add more; then
+// those of values beside other keywords, by asking the automaton of these keywords for each value. A value's
+// own placeholder was made before those of the values within it, so the last ones come first.
 void SchemaReader::finish() {
   while (!unread_.empty()) {
     const auto [schemas, placeholder] = std::move(unread_.back());
     unread_.pop_back();
     const Shapes shapes = shapes_of(schemas);
-    if (!schemas.empty()) at_ = schemas.front();  // no longer a part of it
+    if (!schemas.empty()) at_ = schemas.front();  // shapes_of() has read others since
     terms_.set(placeholder, shapes_term(shapes));
   }
   for (; !values_.empty(); values_.pop_back()) {
@@ -174,7 +175,7 @@ std::vector<std::string> SchemaReader::texts_of(const Shape& shape) {
   return texts;
 }
 
-// Values on which nothing else bears are one term together.
+// The values of all shapes that ask for nothing else are one term: one_of() is made for many texts.
 Terms::Id SchemaReader::shapes_term(const Shapes& shapes) {
   std::vector<Terms::Id> terms;
   std::vector<std::string> texts;
@@ -191,7 +192,7 @@ Terms::Id SchemaReader::shapes_term(const Shapes& shapes) {
 }
 
 Terms::Id SchemaReader::term_of(Schemas schemas) {
-  std::erase_if(schemas, asks_nothing);
+  std::erase_if(schemas, accepts_all);
   std::ranges::sort(schemas, {}, [&](const Json* schema) { return places_.at(schema); });
   schemas.erase(std::unique(schemas.begin(), schemas.end()), schemas.end());
   const auto known = terms_of_.find(schemas);
@@ -220,8 +221,8 @@ Terms::Id SchemaReader::type_term(const Shape& shape, Type type) {
   }
 }
 
-// Values beside other keywords: those that the other keywords accept. finish() finds them, when the automaton
-// of these keywords is complete.
+// Of values beside other keywords those that these accept. finish() finds them, once the term of the other
+// keywords has no unset placeholders.
 Terms::Id SchemaReader::values_term(Shape shape) {
   if (!shape.of_properties.empty())
     for (const auto& [meaning, value] : *shape.values)
@@ -237,12 +238,12 @@ Terms::Id SchemaReader::values_term(Shape shape) {
 }
 
 Terms::Id SchemaReader::open_text(Terms::Id term) {
-  return barred_.empty() ? term : terms_.both({term, terms_.without(characters_of(barred_))});
+  return forbidden_.empty() ? term : terms_.both({term, terms_.without(characters_of(forbidden_))});
 }
 
 const std::string& SchemaReader::allowed(const Json& place, const std::string& text) const {
-  if (!barred_.empty() && text.find(barred_) != std::string::npos)
-    refuse(place, "a text that holds " + visible(barred_, false, 60) + " cannot be written here");
+  if (!forbidden_.empty() && text.find(forbidden_) != std::string::npos)
+    refuse(place, "a text that holds " + visible(forbidden_, false, 60) + " cannot be written here");
   return text;
 }
 
@@ -283,20 +284,21 @@ Terms::Id SchemaReader::other_member(const Shape& shape, const std::vector<std::
 // --- Which schemas hold for a value
 
 SchemaReader::Shapes SchemaReader::shapes_of(const Schemas& schemas) {
-  std::vector<Open> open;
-  for (const Json* schema : schemas) open.push_back({schema, {}});
-  std::ranges::reverse(open);
+  std::vector<Pending> pending;
+  for (const Json* schema : schemas) pending.push_back({schema, {}});
+  std::ranges::reverse(pending);
   Shapes found;
-  spread(std::move(open), {}, {}, {}, found);
+  expand(std::move(pending), {}, {}, {}, found);
   return found;
 }
 
-// Adds the schemas that are open to the shape, then each branch of the last choice.
-void SchemaReader::spread(std::vector<Open> open, std::vector<Choice> choices, Shape shape,
+// Adds the pending schemas and what they refer to, then, one after the other, the branches of the last
+// choice: each set of branches is a shape.
+void SchemaReader::expand(std::vector<Pending> pending, std::vector<Choice> choices, Shape shape,
                           std::set<const Json*> seen, Shapes& found) {
-  while (!open.empty()) {
-    Open now = std::move(open.back());
-    open.pop_back();
+  while (!pending.empty()) {
+    Pending now = std::move(pending.back());
+    pending.pop_back();
     const Json& schema = *now.schema;
     if (std::ranges::find(now.trail, now.schema) != now.trail.end())
       refuse(schema, "it refers to itself without a step into the value");
@@ -305,7 +307,7 @@ void SchemaReader::spread(std::vector<Open> open, std::vector<Choice> choices, S
     if (schema == false) return;
     add(shape, schema);
     now.trail.push_back(now.schema);
-    std::vector<Open> more;
+    std::vector<Pending> more;
     for (const auto& [key, value] : schema.items()) {
       if (key == "$ref") more.push_back({referred(value), now.trail});
       if (key == "allOf")
@@ -313,7 +315,7 @@ void SchemaReader::spread(std::vector<Open> open, std::vector<Choice> choices, S
       if (key == "oneOf") check_branches(value);
       if (key == "anyOf" || key == "oneOf") choices.push_back({&value, now.trail});
     }
-    open.insert(open.end(), more.rbegin(), more.rend());  // so that the first is read first
+    pending.insert(pending.end(), more.rbegin(), more.rend());  // so that the first is read first
   }
   if (shape.types == 0) return;
   if (choices.size() > kMostChoices)
@@ -324,7 +326,7 @@ void SchemaReader::spread(std::vector<Open> open, std::vector<Choice> choices, S
   }
   const Choice choice = std::move(choices.back());
   choices.pop_back();
-  for (const Json& branch : *choice.schemas) spread({{&branch, choice.trail}}, choices, shape, seen, found);
+  for (const Json& branch : *choice.schemas) expand({{&branch, choice.trail}}, choices, shape, seen, found);
 }
 
 void SchemaReader::add(Shape& shape, const Json& schema) {
@@ -349,26 +351,20 @@ const Json* SchemaReader::referred(const Json& reference) const {
   if (!text.starts_with("#") || (text.size() > 1 && text[1] != '/'))
     refuse(reference, "$ref refers to " + visible(json_text(reference), false, 60) +
                           ", which is not supported; expected # or #/…");
-  const Json* at = &root_;
-  if (text.size() == 1) return at;
-  for (const std::string& escaped : split(text.substr(2), '/')) {
-    terms_.work().spend(50 + std::ssize(*at) / 2);
-    const std::string part = unescaped(escaped);
-    const Json* next = nullptr;
-    size_t index = 0;
-    if (at->is_object() && at->contains(part))
-      next = &at->at(part);
-    else if (at->is_array() &&
-             std::from_chars(part.data(), part.data() + part.size(), index).ptr ==
-                 part.data() + part.size() &&
-             !part.empty() && index < at->size())
-      next = &(*at)[index];
-    if (!next) refuse(reference, "$ref " + visible(text, false, 60) + " points to nothing");
-    at = next;
-    if (at->is_object() && at->contains("$id") && at->at("$id").is_string())
-      refuse(*at, "$id is supported at the root alone");
+  try {
+    Json::json_pointer path(unescaped(text.substr(1)));
+    const Json* const found = &root_.at(path);
+    for (int64_t n_searches = 1; !path.empty(); ++n_searches) {  // in the value that the path leads to
+      const Json& value = root_.at(path);
+      if (value.is_object() && value.contains("$id") && value.at("$id").is_string())
+        refuse(value, "$id is supported at the root alone");
+      path.pop_back();
+      terms_.work().spend(n_searches * (50 + std::ssize(root_.at(path)) / 2));
+    }
+    return found;
+  } catch (const Json::exception&) {
+    refuse(reference, "$ref " + visible(text, false, 60) + " points to nothing");
   }
-  return at;
 }
 
 void SchemaReader::refuse(const Json& schema, const std::string& why) const {

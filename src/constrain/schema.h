@@ -4,7 +4,7 @@
 // keywords add to the set, anyOf and oneOf split it into shapes. A oneOf is taken as an anyOf, which it is
 // when no value fits two branches; branches that do not differ visibly are refused.
 //
-// Documents have no white space but one space where they like behind a comma and a colon. Properties come in
+// Documents have no white space but, where they like, one space after a comma or a colon. Properties come in
 // the schema's order, then others. Names and values that the schema gives are written as JSON writes them.
 #pragma once
 
@@ -25,9 +25,9 @@ Json parse_bounded_json(std::string_view text, const std::string& name);
 
 class SchemaReader {
  public:
-  // Terms and schema must outlive the reader. No text, name or value may hold `barred`, which is
+  // Terms and schema must outlive the reader. No text, name or value may hold `forbidden`, which is
   // well-formed: texts and names that the schema leaves open do not, what it gives is refused.
-  SchemaReader(Terms& terms, const Json& schema, std::string barred = "");
+  SchemaReader(Terms& terms, const Json& schema, std::string forbidden = "");
 
   // The term of a document. Throws Error{usage} with the path of a schema that is refused.
   Terms::Id document();
@@ -45,8 +45,8 @@ class SchemaReader {
  private:
   using Schemas = std::vector<const Json*>;  // that all hold
   using Shapes = std::vector<Shape>;
-  // A schema that holds, and the ones that lead to it without a step into the value.
-  struct Open {
+  // A schema that holds and is not yet read, and the ones that lead to it without a step into the value.
+  struct Pending {
     const Json* schema;
     Schemas trail;
   };
@@ -55,7 +55,7 @@ class SchemaReader {
     const Json* schemas;
     Schemas trail;
   };
-  // Values of which only those count that another term accepts.
+  // The placeholder of those values that the term `base` accepts.
   struct Checked {
     Terms::Id placeholder, base;
     Shape values;
@@ -76,14 +76,14 @@ class SchemaReader {
   std::vector<std::string> texts_of(const Shape& shape);
 
   Shapes shapes_of(const Schemas& schemas);
-  void spread(std::vector<Open> open, std::vector<Choice> choices, Shape shape, std::set<const Json*> seen,
-              Shapes& found);
+  void expand(std::vector<Pending> pending, std::vector<Choice> choices, Shape shape,
+              std::set<const Json*> seen, Shapes& found);
   void add(Shape& shape, const Json& schema);
   const Json* referred(const Json& reference) const;
   void check_branches(const Json& branches);
   using Pairs = std::vector<std::pair<size_t, size_t>>;
-  Pairs meeting(const Json& branches, const std::vector<Shapes>& shapes);
-  std::optional<Pairs> meeting_at(const std::string& place, const std::vector<Shapes>& shapes);
+  Pairs pairs_to_compare(const Json& branches, const std::vector<Shapes>& shapes);
+  std::optional<Pairs> pairs_at(const std::string& place, const std::vector<Shapes>& shapes);
   std::optional<std::set<std::string>> constants(const Shapes& shapes, const std::string& place);
   bool differ(const Shapes& a, const Shapes& b, int depth);
   bool differ(const Shape& a, const Shape& b, int depth);
@@ -91,19 +91,19 @@ class SchemaReader {
   bool properties_differ(const Shape& a, const Shape& b, int depth);
 
   template <typename Read>
-  auto named(const Read& read);
+  auto with_path(const Read& read);
   [[noreturn]] void refuse(const Json& schema, const std::string& why) const;
 
   Terms& terms_;
   const Json& root_;
-  const std::string barred_;
+  const std::string forbidden_;
   const Terms::Id comma_, colon_;
-  std::unordered_map<const Json*, int64_t> places_;  // of all values, in the order of the text
-  std::map<Schemas, Terms::Id> terms_of_;            // by schemas, in the order of their places
-  std::vector<std::pair<Schemas, Terms::Id>> unread_;
-  std::vector<Checked> values_;    // are checked when all terms are there
-  const Json* at_;                 // the schema that is read
-  std::set<const Json*> checked_;  // oneOf lists
+  std::unordered_map<const Json*, int64_t> places_;    // of all values, in the order of the text
+  std::map<Schemas, Terms::Id> terms_of_;              // by schemas, in the order of their places
+  std::vector<std::pair<Schemas, Terms::Id>> unread_;  // with their placeholders
+  std::vector<Checked> values_;                        // not yet checked
+  const Json* at_;                                     // the schema that is read
+  std::set<const Json*> checked_;                      // oneOf lists
 };
 
 }  // namespace dsv32

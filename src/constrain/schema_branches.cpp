@@ -17,7 +17,7 @@ void SchemaReader::check_branches(const Json& branches) {
   if (!checked_.insert(&branches).second) return;
   std::vector<Shapes> shapes;
   for (const Json& branch : branches) shapes.push_back(shapes_of({&branch}));
-  for (const auto& [j, i] : meeting(branches, shapes))
+  for (const auto& [j, i] : pairs_to_compare(branches, shapes))
     if (!differ(shapes[i], shapes[j], 0))
       refuse(branches, format("branches %zu and %zu of oneOf do not differ visibly, which is not supported; "
                               "anyOf accepts what fits both",
@@ -26,13 +26,13 @@ void SchemaReader::check_branches(const Json& branches) {
 
 // The branches that have to be compared: not those that have other constants at one place. That place is the
 // whole value (""), or a property that the first branch names.
-SchemaReader::Pairs SchemaReader::meeting(const Json& branches, const std::vector<Shapes>& shapes) {
+SchemaReader::Pairs SchemaReader::pairs_to_compare(const Json& branches, const std::vector<Shapes>& shapes) {
   std::vector<std::string> places{""};
   if (!shapes.front().empty())
     for (const std::string& name : shapes.front().front().names()) places.push_back(name);
   std::optional<Pairs> fewest;
   for (const std::string& place : places) {
-    std::optional<Pairs> pairs = meeting_at(place, shapes);
+    std::optional<Pairs> pairs = pairs_at(place, shapes);
     if (pairs && (!fewest || pairs->size() < fewest->size())) fewest = std::move(pairs);
     if (fewest && fewest->empty()) break;
   }
@@ -41,8 +41,8 @@ SchemaReader::Pairs SchemaReader::meeting(const Json& branches, const std::vecto
 }
 
 // Nothing: they are too many.
-std::optional<SchemaReader::Pairs> SchemaReader::meeting_at(const std::string& place,
-                                                            const std::vector<Shapes>& shapes) {
+std::optional<SchemaReader::Pairs> SchemaReader::pairs_at(const std::string& place,
+                                                          const std::vector<Shapes>& shapes) {
   constexpr size_t kMostPairs = 20000;
   Pairs pairs;
   std::map<std::string, std::vector<size_t>> with;  // the branches with a constant

@@ -1,8 +1,8 @@
 // The bytes of a string in a document: its characters in UTF-8, and JSON's escapes within quotation marks.
 //
-// A character that takes several bytes is read as a number, digit by digit: bytes of UTF-8 are digits of six
-// bits behind the first one, those of an escape \uXXXX of four. Each digit leaves a part of the range of
-// characters that may still come.
+// A character of several bytes is a number whose digits come one by one: after the first byte of UTF-8 each
+// byte is a digit of six bits, in an escape \uXXXX each is one of four. A term of digits has the range
+// of numbers that the digits so far leave.
 #include <algorithm>
 
 #include "constrain/terms.h"
@@ -40,22 +40,22 @@ uint32_t base_of(uint32_t high) { return 0x10000 + ((high - kFirstHigh) << 10) -
 
 }  // namespace
 
-void Terms::take(Id string, bool is_quoted, uint32_t character, std::vector<Id>& next) {
+// `is_quoted`: what follows is still within quotation marks.
+void Terms::derive_character(Id string, bool is_quoted, uint32_t character, std::vector<Id>& next) {
   const Id left = after(string, character);
   if (is_possible(left)) next.push_back(is_quoted ? alone(left) : bare(left));
 }
 
 // `more`: what is added to the number of the digits.
-Terms::Id Terms::digits(Id string, Digits digits, Range range, int64_t more) {
-  const int64_t packed = digits.n_missing << 2 | (digits.is_hex ? 2 : 0) | (digits.is_quoted ? 1 : 0);
-  return make({.kind = Kind::digits, .parts = {string}, .ranges = {range}, .least = more, .most = packed});
+Terms::Id Terms::digits(Kind kind, Id string, int n_missing, Range range, int64_t more) {
+  return make({.kind = kind, .parts = {string}, .ranges = {range}, .least = more, .most = n_missing});
 }
 
 void Terms::derive_string(const Node& node, uint8_t byte, std::vector<Id>& next) {
   const Id string = node.parts.front();
   const bool is_quoted = node.kind == Kind::quoted;
-  if (node.kind == Kind::digits) return derive_digit(node, byte, next);
   if (node.kind == Kind::escape) return derive_escape(string, byte, next);
+  if (!is_quoted && node.kind != Kind::bare) return derive_digit(node, byte, next);
   if (is_quoted && byte == '"') {
     if (takes_empty(string)) next.push_back(kEmpty);
   } else if (is_quoted && byte == '\\') {
@@ -64,20 +64,22 @@ void Terms::derive_string(const Node& node, uint8_t byte, std::vector<Id>& next)
   } else if (byte >= 0x80) {
     derive_first(node, byte, next);
   } else if (!is_quoted || byte >= 0x20) {
-    take(string, is_quoted, byte, next);
+    derive_character(string, is_quoted, byte, next);
   }
 }
 
-// The first of several bytes. Where all characters that begin so lead to the same, the others are forgotten.
+// The first of a character's several bytes. If what may follow is the same for all characters that begin with
+// it, any bytes of theirs will do: else the beginnings of thousands of Chinese characters would be states.
 void Terms::derive_first(const Node& node, uint8_t byte, std::vector<Id>& next) {
   const auto [n_missing, range] = lead_of(byte);
   const Id string = node.parts.front();
   if (n_missing == 0 || !may_come(string, range)) return;
   const bool is_quoted = node.kind == Kind::quoted;
   if (!is_uniform(string, range))
-    return next.push_back(digits(string, {is_quoted, false, n_missing}, range, 0));
+    return next.push_back(
+        digits(is_quoted ? Kind::quoted_digits : Kind::bare_digits, string, n_missing, range));
   std::vector<Id> left;
-  take(string, is_quoted, range.first, left);
+  derive_character(string, is_quoted, range.first, left);
   const int n_bits = 6 * (n_missing - 1);
   const auto second = [&](uint32_t character) { return 0x80 | (character >> n_bits & 0x3f); };
   const Id others = repeat(character({{0x80, 0xbf}}), n_missing - 1, n_missing - 1);
@@ -99,28 +101,28 @@ bool Terms::may_come(Id string, Range range) {
 void Terms::derive_escape(Id string, uint8_t byte, std::vector<Id>& next) {
   constexpr std::string_view kLetters = "\"\\/bfnrt", kMeant = "\"\\/\b\f\n\r\t";
   if (byte == 'u')
-    next.push_back(digits(string, {true, true, 4}, {0, 0xffff}, 0));
+    next.push_back(digits(Kind::hex_digits, string, 4, {0, 0xffff}));
   else if (const size_t i = kLetters.find(static_cast<char>(byte)); i != std::string_view::npos)
-    take(string, true, static_cast<uint8_t>(kMeant[i]), next);
+    derive_character(string, true, static_cast<uint8_t>(kMeant[i]), next);
 }
 
 void Terms::derive_digit(const Node& node, uint8_t byte, std::vector<Id>& next) {
   const Id string = node.parts.front();
   const auto more = static_cast<uint32_t>(node.least);
-  Digits now{(node.most & 1) != 0, (node.most & 2) != 0, static_cast<int>(node.most >> 2)};
-  const int digit = now.is_hex ? hex_digit(byte) : utf8_digit(byte), width = now.is_hex ? 4 : 6;
+  const bool is_hex = node.kind == Kind::hex_digits;
+  const int digit = is_hex ? hex_digit(byte) : utf8_digit(byte), width = is_hex ? 4 : 6;
   if (digit < 0) return;
-  const int n_bits = width * --now.n_missing;
+  const int n_missing = static_cast<int>(node.most) - 1, n_bits = width * n_missing;
   const uint32_t first = (node.ranges[0].first >> (n_bits + width) << width | static_cast<uint32_t>(digit))
                          << n_bits;
   const Range left{std::max(first, node.ranges[0].first),
                    std::min(first + (1u << n_bits) - 1, node.ranges[0].last)};
   if (left.first > left.last || !may_come(string, {left.first + more, left.last + more})) return;
-  if (now.n_missing > 0) return next.push_back(digits(string, now, left, more));
-  const bool is_high = now.is_hex && more == 0 && first >= kFirstHigh && first <= kLastHigh;
-  if (!is_high) return take(string, now.is_quoted, first + more, next);
+  if (n_missing > 0) return next.push_back(digits(node.kind, string, n_missing, left, more));
+  const bool is_high = is_hex && more == 0 && first >= kFirstHigh && first <= kLastHigh;
+  if (!is_high) return derive_character(string, node.kind != Kind::bare_digits, first + more, next);
   next.push_back(
-      sequence(literal("\\u"), digits(string, {true, true, 4}, {kFirstLow, kLastLow}, base_of(first))));
+      sequence(literal("\\u"), digits(Kind::hex_digits, string, 4, {kFirstLow, kLastLow}, base_of(first))));
 }
 
 }  // namespace dsv32

@@ -8,16 +8,14 @@
 namespace dsv32 {
 namespace {
 
-constexpr Terms::Range kSurrogates{0xd800, 0xdfff};
-
 // Sorted, joined where they touch, without surrogates.
 std::vector<Terms::Range> normal(std::vector<Terms::Range> ranges) {
   std::vector<Terms::Range> cut, joined;
   for (const Terms::Range& range : ranges) {
-    if (range.first < kSurrogates.first)
-      cut.push_back({range.first, std::min(range.last, kSurrogates.first - 1)});
-    if (range.last > kSurrogates.last)
-      cut.push_back({std::max(range.first, kSurrogates.last + 1), range.last});
+    if (range.first < Terms::kSurrogates.first)
+      cut.push_back({range.first, std::min(range.last, Terms::kSurrogates.first - 1)});
+    if (range.last > Terms::kSurrogates.last)
+      cut.push_back({std::max(range.first, Terms::kSurrogates.last + 1), range.last});
   }
   std::ranges::sort(cut);
   for (const Terms::Range& range : cut) {
@@ -28,11 +26,6 @@ std::vector<Terms::Range> normal(std::vector<Terms::Range> ranges) {
       joined.push_back(range);
   }
   return joined;
-}
-
-void sort_and_unite(std::vector<Terms::Id>& terms) {
-  std::ranges::sort(terms);
-  terms.erase(std::unique(terms.begin(), terms.end()), terms.end());
 }
 
 }  // namespace
@@ -88,7 +81,7 @@ Terms::Id Terms::make(Node node) {
   const auto [found, is_new] = ids_.insert(static_cast<Id>(std::ssize(nodes_) - 1));
   if (!is_new) return nodes_.pop_back(), *found;
   const Node& kept = nodes_.back();
-  work_.take(250 + static_cast<int64_t>(sizeof(Id) * kept.parts.size() + sizeof(Range) * kept.ranges.size()));
+  work_.keep(250 + static_cast<int64_t>(sizeof(Id) * kept.parts.size() + sizeof(Range) * kept.ranges.size()));
   return *found;
 }
 
@@ -108,15 +101,19 @@ std::vector<Terms::Range> Terms::others_than(std::vector<Range> ranges) {
   return others;
 }
 
-// The texts are sorted, so those that begin alike are a range of them: what may follow is a part of it.
-Terms::Id Terms::one_of(std::vector<std::u32string> texts) {
-  std::ranges::sort(texts);
-  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+// Sorted: those that begin alike are a range of the list.
+int64_t Terms::list_of(std::vector<std::u32string> texts) {
+  sort_and_unite(texts);
   int64_t n_bytes = 100;
   for (const std::u32string& text : texts) n_bytes += 60 + 4 * std::ssize(text);
   const auto [found, is_new] = list_ids_.try_emplace(std::move(texts), std::ssize(lists_));
-  if (is_new) lists_.push_back(&found->first), work_.take(n_bytes);
-  return made_one_of(found->second, {0, static_cast<uint32_t>(found->first.size())}, 0);
+  if (is_new) lists_.push_back(&found->first), work_.keep(n_bytes);
+  return found->second;
+}
+
+Terms::Id Terms::one_of(std::vector<std::u32string> texts) {
+  const int64_t id = list_of(std::move(texts));
+  return made_one_of(id, {0, static_cast<uint32_t>(list_at(id).size())}, 0);
 }
 
 Terms::Id Terms::one_of(const std::vector<std::string>& documents) {
@@ -126,25 +123,20 @@ Terms::Id Terms::one_of(const std::vector<std::string>& documents) {
 }
 
 // Of the texts from texts.first to before texts.last, what follows `n_symbols`, which all of them have.
-Terms::Id Terms::made_one_of(int64_t list, Range texts, int64_t n_symbols) {
+Terms::Id Terms::made_one_of(int64_t id, Range texts, int64_t n_symbols) {
   if (texts.first == texts.last) return kNothing;
-  const std::u32string& first = (*lists_[static_cast<size_t>(list)])[texts.first];
+  const std::u32string& first = list_at(id)[texts.first];
   const bool takes_empty = std::ssize(first) == n_symbols;
   if (texts.last - texts.first == 1) {
     if (takes_empty) return kEmpty;
     if (std::ssize(first) == n_symbols + 1) return character({{first.back(), first.back()}});
   }
-  return make({.kind = Kind::one_of,
-               .takes_empty = takes_empty,
-               .ranges = {texts},
-               .least = list,
-               .most = n_symbols});
+  return make(
+      {.kind = Kind::one_of, .takes_empty = takes_empty, .ranges = {texts}, .least = id, .most = n_symbols});
 }
 
 Terms::Id Terms::without(const std::u32string& mark) {
-  Node node{.kind = Kind::without, .takes_empty = true};
-  for (const uint32_t symbol : mark) node.ranges.push_back({symbol, symbol});
-  return make(std::move(node));
+  return make({.kind = Kind::without, .takes_empty = true, .least = list_of({mark})});
 }
 
 Terms::Id Terms::sequence(Id a, Id b) {
@@ -256,19 +248,19 @@ Terms::Id Terms::list(std::vector<Id> items, Id rest, Id separator, int64_t leas
   if (least > most) return kNothing;
   if (items.empty()) items.push_back(rest);
   const int64_t n = std::ssize(items);
-  Id behind = kEmpty;  // the items so far, which come from the end
+  Id tail = kEmpty;  // the items so far, which come from the end
   if (most > n)
-    behind = repeat(sequence(separator, rest), std::max<int64_t>(least - n, 0),
-                    most == kNoLimit ? most : most - n);
+    tail = repeat(sequence(separator, rest), std::max<int64_t>(least - n, 0),
+                  most == kNoLimit ? most : most - n);
   for (int64_t i = std::min(n, most); i-- > 0;) {
-    behind = sequence({i == 0 ? kEmpty : separator, items[static_cast<size_t>(i)], behind});
-    if (i >= least) behind = optional(behind);
+    tail = sequence({i == 0 ? kEmpty : separator, items[static_cast<size_t>(i)], tail});
+    if (i >= least) tail = optional(tail);
   }
-  return behind;
+  return tail;
 }
 
 Terms::Id Terms::members(std::span<const Member> members, Id others, Id separator) {
-  Id more = repeat(sequence(separator, others), 0, kNoLimit);  // behind another member
+  Id more = repeat(sequence(separator, others), 0, kNoLimit);  // after another member
   Id all = optional(sequence(others, more));
   for (size_t i = members.size(); i-- > 0;) {
     more = boxed(more), all = boxed(all);
@@ -280,8 +272,8 @@ Terms::Id Terms::members(std::span<const Member> members, Id others, Id separato
   return all;
 }
 
-// The same, but an either() around it keeps it as one part: else n members that may be left out would need
-// n * n parts.
+// The same texts, but an either() that has it as a part does not take it apart: else n members that may be
+// left out would need n * n parts.
 Terms::Id Terms::boxed(Id term) {
   if (nodes_[at(term)].kind != Kind::either) return term;
   const Id box = placeholder();
@@ -301,11 +293,11 @@ Terms::Id Terms::bare(Id string) {
 
 Terms::Id Terms::placeholder() {
   nodes_.push_back({.kind = Kind::placeholder, .parts = {kNothing}});
-  work_.take(250);
+  work_.keep(250);
   return static_cast<Id>(std::ssize(nodes_) - 1);
 }
 
-// As far as its parts have one.
+// By what is known of its parts.
 bool Terms::has_document(const Node& node) const {
   const auto has = [&](Id part) { return !is_nothing(part); };
   switch (node.kind) {

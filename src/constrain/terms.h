@@ -1,8 +1,8 @@
 // Sets of texts, written as regular expressions, with intersection, complement and recursion.
 //
 // A term is an id; equal terms have equal ids, since each is made once and in a normal form. What may follow
-// a symbol in the texts of a term is a term again (Brzozowski's derivative), or several that hold for one
-// text each (Antimirov's), so a term is also a state of an automaton that is made as it is walked. One thread
+// a symbol in the texts of a term is a term again (Brzozowski's derivative), or several of which one must
+// follow (Antimirov's), so a term is also a state of an automaton that is made as it is walked. One thread
 // at a time.
 //
 // There are terms of two kinds of texts. The symbols of strings are characters, Unicode's without surrogates.
@@ -10,6 +10,7 @@
 // term. Only terms of documents contain themselves, by placeholders, and no intersection or complement.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <initializer_list>
@@ -41,6 +42,7 @@ class Terms {
   static constexpr Id kNothing = 0, kEmpty = 1;  // no text; the text without symbols
   static constexpr int64_t kNoLimit = INT64_MAX;
   static constexpr uint32_t kLastCharacter = 0x10ffff;
+  static constexpr Range kSurrogates{0xd800, 0xdfff};  // are no characters
 
   explicit Terms(Work& work);  // which must outlive it
   Terms(const Terms&) = delete;
@@ -85,7 +87,7 @@ class Terms {
   // A term that is set later, so that it may contain itself. It never takes the empty text.
   Id placeholder();
   void set(Id placeholder, Id term) { nodes_[at(placeholder)].parts = {term}; }
-  // Of all terms so far, makes nothing of those without a document. Placeholders must have been set.
+  // Finds which of all terms so far have no document: is_nothing(). Placeholders must have been set.
   void prune();
   bool is_nothing(Id term) const { return nodes_[at(term)].is_nothing; }
 
@@ -109,7 +111,7 @@ class Terms {
   std::optional<Length> length(Id term) const;
   // Of a term that begins within quotation marks, before a whole character: the string that must follow.
   std::optional<Id> string_at(Id term) const;
-  // Such a term with another string; with nothing behind it.
+  // Such a term with another string; with nothing after it.
   Id with_string(Id term, Id string);
   Id alone(Id string) { return make({.kind = Kind::quoted, .parts = {string}}); }
 
@@ -126,10 +128,12 @@ class Terms {
     repeat,
     without,
     placeholder,
-    quoted,  // the rest of a string and the quotation mark behind it
+    quoted,  // the rest of a string, then its quotation mark
     bare,
-    escape,  // the same as `quoted`, but behind a backslash
-    digits,  // the same, or `bare`, within a character
+    escape,         // as `quoted`, after a backslash
+    quoted_digits,  // as `quoted`, within a character's bytes of UTF-8
+    bare_digits,
+    hex_digits,  // as `quoted`, within an escape \uXXXX
   };
   struct Node {
     Kind kind;
@@ -138,16 +142,11 @@ class Terms {
     bool is_finite = true;       // it has a finite number of texts, for certain
     bool is_nothing = false;     // it has no text, for certain
     std::vector<Id> parts = {};  // `either` and `both`: ascending; `sequence`: two, the first is no sequence
-    // `without`: the symbols of its mark; `one_of`: which texts of its list; `digits`: what may still come.
+    // `one_of`: which texts of its list; digits: what may still come.
     std::vector<Range> ranges = {};
-    // `repeat`: how often. `without`: so many symbols of the mark have come. `one_of`: its list, and how many
-    // symbols have come. `digits`: what is added to their number, and their Digits.
+    // `repeat`: how often. `one_of`: its list; `without`: that of its mark; and how many symbols have come.
+    // Digits: what is added to their number, and how many are missing.
     int64_t least = 0, most = 0;
-  };
-  // The digits of a character: bytes of UTF-8, or of the number in an escape.
-  struct Digits {
-    bool is_quoted, is_hex;
-    int n_missing;
   };
   struct Hash {
     const std::deque<Node>* nodes;
@@ -160,6 +159,8 @@ class Terms {
 
   static size_t at(Id term) { return static_cast<size_t>(term); }
   Id make(Node node);
+  int64_t list_of(std::vector<std::u32string> texts);
+  const std::vector<std::u32string>& list_at(int64_t id) const { return *lists_[static_cast<size_t>(id)]; }
   Id made_one_of(int64_t list, Range texts, int64_t n_symbols);
   Id boxed(Id term);
   std::vector<Id> flat(Kind kind, const std::vector<Id>& terms) const;
@@ -168,24 +169,30 @@ class Terms {
   void explore(Id term);
   Id after_of_one_of(const Node& node, uint32_t symbol);
   // string_bytes.cpp
-  Id digits(Id string, Digits digits, Range range, int64_t more);
+  Id digits(Kind kind, Id string, int n_missing, Range range, int64_t more = 0);
   void derive_string(const Node& node, uint8_t byte, std::vector<Id>& next);
   void derive_first(const Node& node, uint8_t byte, std::vector<Id>& next);
   void derive_escape(Id string, uint8_t byte, std::vector<Id>& next);
   void derive_digit(const Node& node, uint8_t byte, std::vector<Id>& next);
-  void take(Id string, bool is_quoted, uint32_t character, std::vector<Id>& next);
+  void derive_character(Id string, bool is_quoted, uint32_t character, std::vector<Id>& next);
   bool may_come(Id string, Range range);
 
   Work& work_;
   std::deque<Node> nodes_;  // which stay where they are
   std::unordered_set<Id, Hash, Equal> ids_;
-  std::map<std::vector<std::u32string>, int64_t> list_ids_;  // of `one_of`
+  std::map<std::vector<std::u32string>, int64_t> list_ids_;  // of `one_of` and `without`
   std::vector<const std::vector<std::u32string>*> lists_;
   std::unordered_map<uint64_t, Id> after_;                 // by term << 32 | character
   std::unordered_map<Id, std::vector<uint32_t>> borders_;  // where ranges of a term begin or have ended
   std::unordered_map<Id, bool> is_possible_;               // of terms with filters
   Id any_character_ = kNothing, any_ = kNothing;
 };
+
+template <typename T>
+void sort_and_unite(std::vector<T>& list) {
+  std::ranges::sort(list);
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
 
 // The symbols of a string, which is well-formed UTF-8, and those of a document.
 std::u32string characters_of(std::string_view utf8);

@@ -14,7 +14,7 @@ const std::string kBegin(marks::kCalls), kEnd(marks::kEndCalls), kBeginInvoke(ma
     kEndInvoke(marks::kEndInvoke), kBeginParameter(marks::kParameter),
     kEndParameter(marks::kEndParameter), kNamed = "\" string=\"";
 // What ends a value: CallParser finds the tag also with space before its >.
-const std::string kBarred(marks::beginning(marks::kEndParameter));
+const std::string kForbidden(marks::beginning(marks::kEndParameter));
 
 class ToolGrammar {
  public:
@@ -34,7 +34,7 @@ class ToolGrammar {
   Terms::Id strict_parameters(const Json& schema, const std::string& tool) {
     try {
       std::vector<Terms::Member> members;
-      for (const SchemaReader::Property& property : SchemaReader(terms_, schema, kBarred).properties()) {
+      for (const SchemaReader::Property& property : SchemaReader(terms_, schema, kForbidden).properties()) {
         check_name(property.name);
         members.push_back({parameter(property), property.is_required});
       }
@@ -48,10 +48,11 @@ class ToolGrammar {
   Terms::Id free_parameters(const Json& schema) {
     static const Json any = true;
     const Terms::Id json =
-        terms_.sequence({terms_.literal("false\">"), SchemaReader(terms_, any, kBarred).document(),
+        terms_.sequence({terms_.literal("false\">"), SchemaReader(terms_, any, kForbidden).document(),
                          terms_.literal(kEndParameter)});
     const Terms::Id value = terms_.either(
-        {terms_.sequence({terms_.literal("true\">"), text(terms_.without(characters_of(kBarred)))}), json});
+        {terms_.sequence({terms_.literal("true\">"), text(terms_.without(characters_of(kForbidden)))}),
+         json});
     if (schema.contains("properties") && schema["properties"].is_object()) {
       std::vector<Terms::Member> members;
       for (const auto& property : schema["properties"].items()) {

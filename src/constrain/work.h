@@ -14,11 +14,11 @@ class Work {
  public:
   static constexpr int64_t kMost = 100'000'000;  // about 200 MB or 2 s
 
-  // `is_stopped`: asked all the time; null: never.
+  // `is_stopped`: looked at all the time; null: it is never stopped.
   explicit Work(const std::atomic<bool>* is_stopped = nullptr, int64_t most = kMost)
       : is_stopped_(is_stopped), most_(most) {}
 
-  // One is about ten nanoseconds. Throws Error{usage} beyond kMost, and Interrupted beyond less than that or
+  // One is about ten nanoseconds. Throws Error{usage} beyond kMost; Interrupted beyond a smaller `most`, and
   // when it is stopped.
   void spend(int64_t n) {
     if (is_over_) return;
@@ -27,7 +27,7 @@ class Work {
     if (n_spent_ > most_) fail(ErrorKind::usage, "it needs more than 200 MB or 2 s to compile");
   }
   // Bytes that are kept.
-  void take(int64_t n) { n_bytes_ += n, spend(n); }
+  void keep(int64_t n) { n_bytes_ += n, spend(n); }
   // What follows is not bounded, as an answer has begun.
   void end() { is_over_ = true; }
 

@@ -50,7 +50,7 @@ int64_t load_integer(ValueType type, const uint8_t* data) {
   }
 }
 
-// Reads the string at `data` and moves `data` behind it.
+// Reads the string at `data` and moves `data` past it.
 std::string_view next_string(const uint8_t*& data) {
   const std::string_view text{reinterpret_cast<const char*>(data) + 8, load<uint64_t>(data)};
   data += 8 + text.size();
@@ -64,7 +64,7 @@ std::string digits_of(T number) {
   return {text, std::to_chars(text, std::end(text), number).ptr};
 }
 
-// Renders the element at `data` in printable form and moves `data` behind it.
+// Renders the element at `data` in printable form and moves `data` past it.
 std::string render_next(ValueType type, const uint8_t*& data, size_t max_chars) {
   if (type == ValueType::string) return "'" + visible(next_string(data), false, max_chars) + "'";
   const uint8_t* here = std::exchange(data, data + info(type).n_bytes);

@@ -48,7 +48,7 @@ class Metadata {
  protected:
   explicit Metadata(const std::string& path) : path_(path) {}
 
-  // Reads `n_keys` keys and leaves the cursor behind them. Throws Error{model}.
+  // Reads `n_keys` keys and leaves the cursor after them. Throws Error{model}.
   void read_keys(Cursor& cursor, uint64_t n_keys);
   // Takes the other's keys that begin so and are not here. They stay in its bytes, which must outlive this.
   void take_keys(const Metadata& other, std::string_view beginning);

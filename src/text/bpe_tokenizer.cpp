@@ -129,16 +129,15 @@ class BpeTokenizer : public Tokenizer {
     std::vector<int32_t> byte_ids;
     for (const std::string_view word : pre_tokenizer_.split(text)) {
       const size_t begin = ids.size();
-      if (word.size() > 1 && word.size() <= kMaxCachedWord) {
-        if (const auto known = cache.find(word); known != cache.end()) {
-          for (size_t i = 0; i < known->second.n_ids; ++i) ids.push_back(ids[known->second.begin + i]);
-          continue;
-        }
+      const bool is_cached = word.size() > 1 && word.size() <= kMaxCachedWord;
+      if (const auto known = is_cached ? cache.find(word) : cache.end(); known != cache.end()) {
+        for (size_t i = 0; i < known->second.n_ids; ++i) ids.push_back(ids[known->second.begin + i]);
+        continue;
       }
       byte_ids.clear();
       for (const char byte : word) byte_ids.push_back(byte_id(byte));
       work.encode(byte_ids);
-      if (word.size() > 1 && word.size() <= kMaxCachedWord) cache[word] = {begin, ids.size() - begin};
+      if (is_cached) cache[word] = {begin, ids.size() - begin};
     }
   }
 

@@ -207,8 +207,8 @@ CallParser::Match CallParser::match(std::string_view word) const {
 }
 
 // A tag that begins with `word`. If it is all there, `attributes` is what stands between `word` and its >,
-// and at_ is behind it. An opening tag ends at the first > after a quote; a parameter's, whose name may hold
-// any sign, at the first > behind all its attributes and before its end tag.
+// and at_ is after it. An opening tag ends at the first > after a quote; a parameter's, whose name may hold
+// any sign, at the first > after all its attributes and before its end tag.
 CallParser::Match CallParser::read_tag(std::string_view word, std::string_view& attributes) {
   if (const Match begun = match(word); begun != Match::yes) return begun;
   const bool is_end = word[1] == '/', is_parameter = word == kParameter;
@@ -247,7 +247,7 @@ bool CallParser::is_quoted_at(size_t end) {
 }
 
 // Up to an end tag that begins with `word`. If that is all there, `text` is what stands before it, and at_ is
-// behind it.
+// after it.
 bool CallParser::read_until(std::string_view word, std::string_view& text) {
   for (size_t found; (found = buffer_.find(word, searched_)) != std::string::npos; ++searched_) {
     searched_ = found;

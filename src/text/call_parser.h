@@ -50,7 +50,7 @@ class CallParser {
 
  private:
   enum class State { text, invokes, parameters, value, json };
-  enum class Match { no, open, yes };  // open: more text will tell
+  enum class Match { no, open, yes };  // open: more text decides
 
   // Each reads one thing and returns whether to go on; false: it waits for more text.
   bool seek_mark();

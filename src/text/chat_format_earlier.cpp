@@ -1,7 +1,7 @@
 // The layout of a conversation in the formats before V3.2's.
 //
-// The text of all system messages comes first. Between an answer and the question before it stands the mark
-// of an answer without thinking, behind the last question that of the answer that is asked for.
+// The text of all system messages comes first. Between a question and its answer stands the mark of an
+// answer without thinking, after the last question that of the answer that is asked for.
 #include <string>
 #include <utility>
 

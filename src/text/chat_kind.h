@@ -34,7 +34,7 @@ struct ChatTraits {
 
   const char* name;  // as --chat-format takes it
   Thinking thinking;
-  const char* after_think;  // text behind the <think> that ends a prompt
+  const char* after_think;  // text after the <think> that ends a prompt
   Dropped dropped;
   bool has_tools;
 };

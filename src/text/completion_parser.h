@@ -59,7 +59,7 @@ class CompletionParser {
     return delta;
   }
   // Returns the bytes held back as the beginning of a character.
-  Delta finish() { return tell(std::exchange(waiting_, {})); }
+  Delta finish() { return record(std::exchange(waiting_, {})); }
 
   bool is_thinking() const { return state_ == State::reasoning; }
   // Everything returned so far.
@@ -73,9 +73,9 @@ class CompletionParser {
     std::string text =
         std::exchange(waiting_, waiting_.substr(waiting_.size() - incomplete_utf8_tail(waiting_)));
     text.resize(text.size() - waiting_.size());
-    return tell(std::move(text));
+    return record(std::move(text));
   }
-  Delta tell(std::string text) {
+  Delta record(std::string text) {
     (is_thinking() ? completion_.reasoning : completion_.content) += text;
     return is_thinking() ? Delta{std::move(text), {}} : Delta{{}, std::move(text)};
   }

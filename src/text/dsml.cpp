@@ -12,45 +12,32 @@
 namespace dsv32 {
 namespace {
 
-#define DSML DSV32_DSML
+constexpr const char* kToolsBegin = R"(
 
-constexpr const char* kToolsBegin =
-    "\n\n## Tools\n"
-    "You have access to a set of tools you can use to answer the user's question.\n"
-    "You can invoke functions by writing a \"<" DSML
-    "function_calls>\" block like the following as part of your reply to the user:\n"
-    "<" DSML
-    "function_calls>\n"
-    "<" DSML
-    "invoke name=\"$FUNCTION_NAME\">\n"
-    "<" DSML "parameter name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE</" DSML
-    "parameter>\n"
-    "...\n"
-    "</" DSML
-    "invoke>\n"
-    "<" DSML
-    "invoke name=\"$FUNCTION_NAME2\">\n"
-    "...\n"
-    "</" DSML
-    "invoke>\n"
-    "</" DSML
-    "function_calls>\n"
-    "String and scalar parameters should be specified as is without any escaping or quotes, while lists and "
-    "objects should use JSON format. The \"string\" attribute should be set to \"true\" for string type "
-    "parameters and \"false\" for other types (numbers, booleans, arrays, objects).\n"
-    "If the thinking_mode is enabled, then after function results you should strongly consider outputting a "
-    "thinking block. Here is an example:\n"
-    "<" DSML
-    "function_calls>\n"
-    "...\n"
-    "</" DSML
-    "function_calls>\n"
-    "<function_results>\n"
-    "...\n"
-    "</function_results>\n"
-    "<think>...thinking about results</think>\n"
-    "Here are the functions available in JSONSchema format:\n"
-    "<functions>\n";
+## Tools
+You have access to a set of tools you can use to answer the user's question.
+You can invoke functions by writing a "<｜DSML｜function_calls>" block like the following as part of your reply to the user:
+<｜DSML｜function_calls>
+<｜DSML｜invoke name="$FUNCTION_NAME">
+<｜DSML｜parameter name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</｜DSML｜parameter>
+...
+</｜DSML｜invoke>
+<｜DSML｜invoke name="$FUNCTION_NAME2">
+...
+</｜DSML｜invoke>
+</｜DSML｜function_calls>
+String and scalar parameters should be specified as is without any escaping or quotes, while lists and objects should use JSON format. The "string" attribute should be set to "true" for string type parameters and "false" for other types (numbers, booleans, arrays, objects).
+If the thinking_mode is enabled, then after function results you should strongly consider outputting a thinking block. Here is an example:
+<｜DSML｜function_calls>
+...
+</｜DSML｜function_calls>
+<function_results>
+...
+</function_results>
+<think>...thinking about results</think>
+Here are the functions available in JSONSchema format:
+<functions>
+)";
 constexpr const char* kToolsEnd = "\n</functions>\n";
 
 class Parts {
@@ -156,7 +143,5 @@ std::vector<PromptPart> dsml_parts(std::span<const Message> messages, size_t i, 
   if (message.role == Message::Role::tool) add_result(parts, messages, i, thinks);
   return parts.take();
 }
-
-#undef DSML
 
 }  // namespace dsv32

@@ -115,7 +115,7 @@ std::string python_float(double value) {
   return text;
 }
 
-// `space`: behind a comma or colon.
+// `space`: after a comma or colon.
 void write(const Json& value, const std::string& space, std::string& text) {
   if (is_large_number(value))
     return static_cast<void>(text.append(value.get_binary().begin(), value.get_binary().end()));

@@ -1,14 +1,14 @@
 // Which pairs of neighbouring tokens are merged into one, and in which order.
 //
-// A hash table with open addressing from a pair of ids to its rank: the order of the lines in the file, lower
-// goes first. Looking a pair up is the innermost step of byte-level BPE. Immutable after construction.
+// A table from a pair of ids to its rank: the order of the lines in the file, lower goes first. Immutable
+// after construction.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
@@ -24,8 +24,8 @@ class MergeTable {
   // is skipped if `find` fails for left, right or both joined. Throws Error{model} for a line of another form
   // and a pair that occurs twice.
   template <class Find>
-  MergeTable(const std::vector<std::string>& lines, const Find& find)
-      : entries_(std::bit_ceil(2 * lines.size() + 2)), shift_(64 - std::countr_zero(entries_.size())) {
+  MergeTable(const std::vector<std::string>& lines, const Find& find) {
+    ranks_.reserve(lines.size());
     size_t first_skipped = 0;
     for (size_t number = 0; number < lines.size(); ++number) {
       const std::string_view line = lines[number];
@@ -39,9 +39,8 @@ class MergeTable {
         if (results_.size() == number) first_skipped = number;
         continue;
       }
-      Entry& entry = entries_[place_of(pair_of(*left, *right))];
-      if (entry.rank != kNone) fail_line(lines, number, "occurs twice");
-      entry = {pair_of(*left, *right), static_cast<uint32_t>(results_.size())};
+      if (!ranks_.emplace(pair_of(*left, *right), static_cast<uint32_t>(results_.size())).second)
+        fail_line(lines, number, "occurs twice");
       results_.push_back(*result);
     }
     if (const size_t n_skipped = lines.size() - results_.size(); n_skipped > 0)
@@ -53,18 +52,16 @@ class MergeTable {
   }
 
   // The rank of the pair, or kNone.
-  uint32_t rank(int32_t left, int32_t right) const { return entries_[place_of(pair_of(left, right))].rank; }
+  uint32_t rank(int32_t left, int32_t right) const {
+    const auto found = ranks_.find(pair_of(left, right));
+    return found == ranks_.end() ? kNone : found->second;
+  }
   // The token that the pair of that rank becomes.
   int32_t result(uint32_t rank) const { return results_[rank]; }
   // How many lines were skipped, with the first as an example; empty if none was.
   const std::string& warning() const { return warning_; }
 
  private:
-  struct Entry {
-    uint64_t pair = 0;
-    uint32_t rank = kNone;  // kNone: the entry is free
-  };
-
   static uint64_t pair_of(int32_t left, int32_t right) {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
@@ -75,18 +72,9 @@ class MergeTable {
                                      const char* problem) {
     fail(ErrorKind::model, "tokenizer.ggml.merges " + shown(lines, number) + ", " + problem);
   }
-  // The entry that holds `pair`, or the free one where it would go. Half of the entries are free, so the
-  // search ends.
-  size_t place_of(uint64_t pair) const {
-    size_t entry = (pair * 0x9e3779b97f4a7c15u) >> shift_;
-    while (entries_[entry].rank != kNone && entries_[entry].pair != pair)
-      entry = (entry + 1) & (entries_.size() - 1);
-    return entry;
-  }
 
-  std::vector<Entry> entries_;  // [a power of two, at least twice the number of merges]
-  int shift_;                   // 64 - log2(number of entries)
-  std::vector<int32_t> results_;
+  std::unordered_map<uint64_t, uint32_t> ranks_;
+  std::vector<int32_t> results_;  // by rank
   std::string warning_;
 };
 

@@ -27,7 +27,7 @@ struct ModelArgs {
   int64_t inter_dim = 0;      // of the dense MLP
   int64_t moe_inter_dim = 0;  // of one expert
   int64_t n_layers = 0;       // without blocks for drafts
-  // 1: the block for drafts (MTP), which guesses tokens ahead, is layer n_layers of weights and cache; 0:
+  // 1: the block for drafts (MTP), which guesses the next tokens, is layer n_layers of weights and cache; 0:
   // there is none, or it is not used.
   int64_t n_draft_layers = 0;
   int64_t n_dense_layers = 0;

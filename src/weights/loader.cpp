@@ -118,14 +118,14 @@ class Loading {
     if (!devices.empty()) n_readers_ = std::min(n_readers_, staging_.size());
   }
 
-  // The caller reads too, and tells the progress between its pieces.
+  // The caller reads too, and reports the progress between its pieces.
   void run(const LoadProgress& progress) {
     if (progress) progress(0, n_bytes_);
     const std::thread::id caller = std::this_thread::get_id();
     WorkerPool readers(static_cast<int>(n_readers_));
     readers.parallel_for(static_cast<int64_t>(n_readers_), true, [&](int64_t i) {
-      const bool tells = progress && std::this_thread::get_id() == caller;
-      read_pieces(stagings_of(static_cast<size_t>(i)), tells ? &progress : nullptr);
+      const bool reports = progress && std::this_thread::get_id() == caller;
+      read_pieces(stagings_of(static_cast<size_t>(i)), reports ? &progress : nullptr);
     });
     if (progress) progress(n_bytes_, n_bytes_);
   }
@@ -142,11 +142,11 @@ class Loading {
   void read_pieces(std::vector<Staging> stagings, const LoadProgress* progress) try {
     std::vector<uint8_t> room;  // for direct reads, which need aligned memory
     size_t n_sent = 0;
-    auto told = std::chrono::steady_clock::now();
+    auto reported = std::chrono::steady_clock::now();
     for (size_t i; (i = next_++) < pieces_.size(); n_done_ += pieces_[i].n_bytes) {
-      if (progress && std::chrono::steady_clock::now() - told > kProgressEvery) {
+      if (progress && std::chrono::steady_clock::now() - reported > kProgressEvery) {
         (*progress)(n_done_, n_bytes_);
-        told = std::chrono::steady_clock::now();
+        reported = std::chrono::steady_clock::now();
       }
       const Piece& piece = pieces_[i];
       if (piece.place == Place::device) {

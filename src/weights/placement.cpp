@@ -4,6 +4,7 @@
 #include <cassert>
 #include <deque>
 #include <limits>
+#include <ranges>
 #include <span>
 #include <utility>
 
@@ -68,7 +69,7 @@ Stage make_stage(const PlacementInput& input, int64_t n_rows, size_t first, Host
 }
 
 // The stages of devices that were filled, in their order. If a device lacks room, its stage is the first, and
-// those ahead of it are missing.
+// those of the devices before it are missing.
 struct Filling {
   std::deque<Stage> stages;
   bool lacks_room = false;
@@ -80,7 +81,7 @@ struct Filling {
   }
 };
 
-// Fills the devices from the last one back, and leaves a layer for each ahead. on_host: the layers whose
+// Fills the devices from the last one back, and leaves a layer for each before it. on_host: the layers whose
 // experts the host keeps; most_read: what a token may read of one device.
 Filling fill(const PlacementInput& input, int64_t n_rows, const HostLayers& on_host,
              uint64_t most_read = kNoLimit) {
@@ -108,15 +109,9 @@ Filling fill(const PlacementInput& input, int64_t n_rows, const HostLayers& on_h
 // With the lowest limit of what a token may read of one device.
 Filling fill_evenly(const PlacementInput& input, int64_t n_rows, const HostLayers& on_host) {
   if (Filling any = fill(input, n_rows, on_host); any.lacks_room) return any;
-  uint64_t least = 0, most = make_stage(input, n_rows, 0, on_host).n_read;
-  while (least < most) {
-    const uint64_t middle = least + (most - least) / 2;
-    if (fill(input, n_rows, on_host, middle).lacks_room)
-      least = middle + 1;
-    else
-      most = middle;
-  }
-  return fill(input, n_rows, on_host, most);
+  const auto limits = std::views::iota(uint64_t{0}, make_stage(input, n_rows, 0, on_host).n_read + 1);
+  const auto lacks_room = [&](uint64_t limit) { return fill(input, n_rows, on_host, limit).lacks_room; };
+  return fill(input, n_rows, on_host, *std::ranges::partition_point(limits, lacks_room));
 }
 
 // Lets each device have the experts of as many of its layers as have room there.
@@ -152,16 +147,10 @@ Filling fill_with_host(const PlacementInput& input) {
 
 // The most buffer rows that fit with the experts of these layers on the host; nothing: not even least_rows.
 std::optional<int64_t> most_rows(const PlacementInput& input, const HostLayers& on_host) {
-  if (fill(input, input.least_rows, on_host).lacks_room) return std::nullopt;
-  int64_t least = input.least_rows, most = input.most_rows;
-  while (least < most) {
-    const int64_t middle = most - (most - least) / 2;
-    if (fill(input, middle, on_host).lacks_room)
-      most = middle - 1;
-    else
-      least = middle;
-  }
-  return least;
+  const auto numbers = std::views::iota(input.least_rows, input.most_rows + 1);
+  const auto fit = [&](int64_t n_rows) { return !fill(input, n_rows, on_host).lacks_room; };
+  const auto too_many = std::ranges::partition_point(numbers, fit);
+  return too_many == numbers.begin() ? std::nullopt : std::optional<int64_t>(*(too_many - 1));
 }
 
 HostLayers wished_host_layers(const PlacementInput& input) {

@@ -1,7 +1,7 @@
 // Decides which layers lie on which device, and which layers' experts in host memory: a pure function of
 // sizes.
 //
-// Each device gets a stage of at least one layer; the block for drafts lies on the last device, behind a
+// Each device gets a stage of at least one layer; the block for drafts lies on the last device, after a
 // layer of the model. Devices are filled from the last one back: each takes as many layers as have room and
 // as a decode token may read of one device. That limit is as low as it can be, because a prompt passes
 // through the devices at the pace of the slowest. So borders are as early as the limit and the room allow.
