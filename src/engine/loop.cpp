@@ -145,15 +145,14 @@ void Loop::begin_constraints() {
 }
 
 // Closes the sequences of requests that are done, and counts their answers' lengths, from which the next
-// ones' are expected. Keeps that of a talk that is alone, if it is neither shrunk nor suspended; not after an
-// error, as its rows may be damaged.
+// ones' are expected. Keeps that of a talk that is alone, if it is not shrunk; not after an error, as its
+// rows may be damaged.
 void Loop::close_done() {
   for (const auto& sequence : sequences_) {
     if (sequence->phase != Phase::is_done || sequence->is_fixed() || !sequence->is_cached()) continue;
     attempt(*sequence, [&] { sequence->note_held(); });
     const int64_t talk = sequence->request().talk;
-    const bool is_whole =
-        !sequence->has_failed() && !sequence->is_shrunk() && !sequence->cached().is_suspended();
+    const bool is_whole = !sequence->has_failed() && !sequence->is_shrunk();
     OpenSequence cached = sequence->leave();
     if (talk != 0 && sequences_.size() == 1 && is_whole) kept_ = std::move(cached), kept_talk_ = talk;
     ++n_answers_;
@@ -185,7 +184,7 @@ void Loop::save_if_done(Sequence& sequence) {
 // pages in the pool, so that rows are fetched by rising addresses.
 std::vector<Sequence*> Loop::make_room(std::vector<Sequence*> sequences) {
   std::ranges::sort(sequences, {}, [](const Sequence* sequence) -> const std::vector<int32_t>& {
-    return sequence->cached().row_pages();
+    return sequence->cached().pages();
   });
   std::vector<Sequence*> stepping;
   for (Sequence* sequence : sequences) {
@@ -379,7 +378,7 @@ NextStep Loop::schedule() {
   }
   for (size_t i = 0; i < states.size(); ++i) share(i, states);
   SchedulerInput input{states,
-                       {cache.n_row_pages(), cache.n_key_pages(), cache.n_slot_pages(), cache.max_seqs},
+                       {cache.n_pages(), cache.n_slot_pages(), cache.max_seqs},
                        n_answers_ ? n_answer_tokens_ / n_answers_ : 0,
                        plan.chunk,
                        was_prompt_,
@@ -387,7 +386,8 @@ NextStep Loop::schedule() {
                        std::min(cache.buffer_pages(), least_buffer_pages(engine_.args()))};
   // With experts in host memory the processors are the bound, whatever the stages do.
   if (plan.n_host_expert_layers() == 0) input.n_stages = plan.n_stages();
-  input.n_under_way = std::ssize(under_way_), input.pace = &pace_;
+  input.n_under_way = std::ssize(under_way_), input.n_guesses = cache.n_guesses;
+  if (may_guess_less_) input.pace = &pace_;
   return next_step(input);
 }
 
@@ -418,32 +418,26 @@ void Loop::share(size_t i, std::span<SequenceState> states) {
     donor = find(*own.donor_number);
   }
   states[i].donor = static_cast<size_t>(donor - sequences_.begin());
-  states[i].n_shared_rows = states[i].n_shared_keys = own.n_common / kPageTokens;
+  states[i].n_shared_pages = own.n_common / kPageTokens;
   if (!states[i].is_admitted() || own.phase == Phase::waits_for_disk ||
       !states[*states[i].donor].is_admitted())
     return;
-  const CachedSequence &ours = own.cached(), &its = (*donor)->cached();
-  const auto n_same = [&](const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
-    return std::min<int64_t>(std::ranges::mismatch(a, b).in1 - a.begin(), ours.n_tokens() / kPageTokens);
-  };
-  states[i].n_shared_rows = n_same(ours.row_pages(), its.row_pages());
-  states[i].n_shared_keys = n_same(ours.key_pages(), its.key_pages());
+  const std::vector<int32_t>& pages = own.cached().pages();
+  const int64_t n_same = std::ranges::mismatch(pages, (*donor)->cached().pages()).in1 - pages.begin();
+  states[i].n_shared_pages = std::min(n_same, own.cached().n_tokens() / kPageTokens);
 }
 
 void Loop::carry_out(const NextStep& next) {
-  n_suspended_ += std::ssize(next.suspended), n_restarted_ += std::ssize(next.restarted);
-  n_shrunk_ += std::ssize(next.shrunk);
+  n_restarted_ += std::ssize(next.restarted), n_shrunk_ += std::ssize(next.shrunk);
   const auto each = [&](const std::vector<size_t>& changed, const auto& act) {
     for (const size_t i : changed) {
       if (sequences_[i]->phase != Phase::is_done) attempt(*sequences_[i], [&] { act(i); });
       close_done();  // frees what a failed one held for the next
     }
   };
-  each(next.suspended, [&](size_t i) { sequences_[i]->suspend(); });
   each(next.restarted, [&](size_t i) { stop_waiting(*sequences_[i]), sequences_[i]->begin_anew(); });
   each(next.admitted, [&](size_t i) { admit(i); });
   each(next.shrunk, [&](size_t i) { sequences_[i]->set_shrunk(true); });
-  each(next.resumed, [&](size_t i) { sequences_[i]->resume(); });
   each(next.grown, [&](size_t i) { sequences_[i]->set_shrunk(false); });
 }
 

@@ -85,13 +85,6 @@ int64_t Sequence::read_chunk(std::span<const int32_t> prompt) {
   return cached_->n_tokens();
 }
 
-// Unlocks its remembered prefixes, so that they may leave the device too.
-void Sequence::suspend() {
-  await_chunks();
-  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->forget(*cached_);
-  engine_.cache().suspend(*cached_);
-}
-
 void Sequence::set_shrunk(bool shrunk) {
   is_shrunk_ = shrunk;
   const int64_t n_pages = engine_.plan().cache.buffer_pages();
@@ -99,7 +92,6 @@ void Sequence::set_shrunk(bool shrunk) {
 }
 
 void Sequence::save_prefix() {
-  if (cached_->is_suspended()) return;
   await_chunks();
   remember();
 }
@@ -151,8 +143,7 @@ SequenceState Sequence::state() const {
   state.n_prompt = n_prompt();
   state.n_most = n_wanted < 0 ? context : std::min(context, n_prompt() + n_wanted);
   if (!state.is_admitted()) return state;
-  state.is_suspended = cached_->is_suspended(), state.is_shrunk = is_shrunk_;
-  state.n_held = cached_->n_tokens();
+  state.is_shrunk = is_shrunk_, state.n_held = cached_->n_tokens();
   state.n_possible_guesses = n_possible_guesses();
   return state;
 }
@@ -271,7 +262,7 @@ int64_t Sequence::n_possible_guesses() const {
 // A guess's row stays in the reserved pages.
 bool Sequence::may_guess() const {
   const int64_t n = std::ssize(guesses_);
-  const int64_t n_reserved = std::ssize(cached_->row_pages()) * kPageTokens;
+  const int64_t n_reserved = std::ssize(cached_->pages()) * kPageTokens;
   if (n >= n_possible_guesses() || cached_->n_tokens() + n + 1 >= n_reserved) return false;
   return guesses_.empty() || !request_.tokenizer->is_end_of_generation(guesses_.back());
 }

@@ -89,10 +89,6 @@ class Sequence {
   // way until the next ones (Forward). Returns how many of the prompt's tokens are held then; once all are,
   // the logits are the last token's.
   int64_t read_chunk(std::span<const int32_t> prompt);
-  // suspend() frees its room on the device, resume() takes room again; no step in between. Throws as
-  // LatentCache::resume() does.
-  void suspend();
-  void resume() { engine_.cache().resume(*cached_); }
   // Shrinks its buffer to the fewest slots, or makes it whole. Throws as LatentCache::set_most_slots() does.
   void set_shrunk(bool shrunk);
   // Remembers what the steps appended. Called when no step follows for now.
