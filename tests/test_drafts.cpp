@@ -199,7 +199,7 @@ class Drafting {
   // The loop numbers requests in their order. A constraint allows no other guesses than its own.
   int32_t forced(const Sequence& sequence, int64_t nth, int32_t guessed) {
     const Asked& one = asked()[static_cast<size_t>(sequence.number)];
-    const auto at = sequence.tokens().size() + static_cast<size_t>(nth) + 1;
+    const auto at = sequence.cached().tokens().size() + static_cast<size_t>(nth) + 1;
     const int32_t right = at < one.tokens.size() ? one.tokens[at] : guessed;
     const auto n_vocab = static_cast<int32_t>(engine_.args().vocab_size);
     if (setup_.guesses == Guesses::are_right) return right;

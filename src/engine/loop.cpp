@@ -16,10 +16,7 @@ Loop::Sequences::const_iterator Loop::find(int64_t request) const {
 
 int64_t Loop::add(Request request, Listener& listener) try {
   if (request.talk != kept_talk_) kept_.reset();  // the new request needs its room
-  const std::shared_ptr<Sequence> sequence =
-      request.sequence ? std::shared_ptr<Sequence>(std::shared_ptr<void>(), request.sequence)
-                       : std::make_shared<Sequence>(engine_);
-  sequence->ask(std::move(request), listener, n_added_);
+  const auto sequence = std::make_shared<Sequence>(engine_, std::move(request), listener, n_added_);
   sequences_.push_back(sequence);
   find_donor(sequences_.size() - 1);
   if (!sequence->is_fixed()) attempt(*sequence, [&] { engine_.check_prompt(sequence->request().prompt); });
@@ -70,7 +67,7 @@ void Loop::fail(Sequence& sequence) {
 
 // Frees the disk for the next request; not while it reads for another one.
 void Loop::stop_waiting(const Sequence& sequence) {
-  if (sequence.uses_disk() && engine_.prefix_cache()) engine_.prefix_cache()->end_reading();
+  if (sequence.held().uses_disk() && engine_.prefix_cache()) engine_.prefix_cache()->end_reading();
 }
 
 bool Loop::turn() try {
@@ -130,7 +127,7 @@ void Loop::end_interrupted() {
     attempt(*sequence, [&] {
       if (error) std::rethrow_exception(error);
       if (sequence->phase == Phase::is_done) return;
-      if (sequence->is_cached()) sequence->save_prefix();
+      if (sequence->held().is_cached()) sequence->held().save_prefix();
       stop_waiting(*sequence);
       sequence->interrupt();
     });
@@ -149,12 +146,12 @@ void Loop::begin_constraints() {
 // rows may be damaged.
 void Loop::close_done() {
   for (const auto& sequence : sequences_) {
-    if (sequence->phase != Phase::is_done || sequence->is_fixed() || !sequence->is_cached()) continue;
+    if (sequence->phase != Phase::is_done || sequence->is_fixed() || !sequence->held().is_cached()) continue;
     attempt(*sequence, [&] { sequence->note_held(); });
     const int64_t talk = sequence->request().talk;
-    const bool is_whole = !sequence->has_failed() && !sequence->is_shrunk();
-    OpenSequence cached = sequence->leave();
-    if (talk != 0 && sequences_.size() == 1 && is_whole) kept_ = std::move(cached), kept_talk_ = talk;
+    const bool is_whole = !sequence->has_failed() && !sequence->held().is_shrunk();
+    OpenSequence left = sequence->held().leave();
+    if (talk != 0 && sequences_.size() == 1 && is_whole) kept_ = std::move(left), kept_talk_ = talk;
     ++n_answers_;
     n_answer_tokens_ += sequence->n_drawn();
   }
@@ -177,7 +174,7 @@ void Loop::begin_ready(bool waits) {
 
 // Makes the prefix of a finished request reusable.
 void Loop::save_if_done(Sequence& sequence) {
-  if (sequence.phase == Phase::is_done) attempt(sequence, [&] { sequence.save_prefix(); });
+  if (sequence.phase == Phase::is_done) attempt(sequence, [&] { sequence.held().save_prefix(); });
 }
 
 // Reserves room for each sequence's token: a sequence without room ends. Returns the others, sorted by their
@@ -353,7 +350,7 @@ void Loop::take_tokens_of(std::span<DrawnToken> tokens) {
     record.top.resize(std::min(record.top.size(), static_cast<size_t>(n_wanted)));
     try {
       if (token.error) std::rethrow_exception(token.error);
-      if (!record.is_finite) sequence.discard_prefix();
+      if (!record.is_finite) sequence.held().discard_prefix();
       record.check();
       if (drawer_) record.chosen.id = drawer_(sequence, token.nth, record.chosen.id);
       sequence.push(record);
@@ -435,10 +432,20 @@ void Loop::carry_out(const NextStep& next) {
       close_done();  // frees what a failed one held for the next
     }
   };
-  each(next.restarted, [&](size_t i) { stop_waiting(*sequences_[i]), sequences_[i]->begin_anew(); });
+  each(next.restarted, [&](size_t i) { begin_anew(i); });
   each(next.admitted, [&](size_t i) { admit(i); });
-  each(next.shrunk, [&](size_t i) { sequences_[i]->set_shrunk(true); });
-  each(next.grown, [&](size_t i) { sequences_[i]->set_shrunk(false); });
+  each(next.shrunk, [&](size_t i) { sequences_[i]->held().set_shrunk(true); });
+  each(next.grown, [&](size_t i) { sequences_[i]->held().set_shrunk(false); });
+}
+
+// As if the request had just been added: the same seed gives the same tokens.
+void Loop::begin_anew(size_t i) {
+  const Sequence& old = *sequences_[i];
+  stop_waiting(old);
+  const auto fresh = std::make_shared<Sequence>(engine_, old.request(), old.listener(), old.number);
+  fresh->n_overtaken = old.n_overtaken;
+  fresh->donor_number = old.donor_number, fresh->n_common = old.n_common;
+  sequences_[i] = fresh;
 }
 
 void Loop::admit(size_t i) {

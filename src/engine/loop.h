@@ -47,7 +47,6 @@ class Loop : public Answerer {
   int64_t n_shrunk() const { return n_shrunk_; }
 
  private:
-  // Sequences of the loop's own, or that requests brought.
   using Sequences = std::vector<std::shared_ptr<Sequence>>;
   Sequences::const_iterator find(int64_t request) const;
 
@@ -96,6 +95,7 @@ class Loop : public Answerer {
   void find_donor(size_t i);
   void share(size_t i, std::span<SequenceState> states);
   void carry_out(const NextStep& next);
+  void begin_anew(size_t i);
   void admit(size_t i);
 
   Engine& engine_;
