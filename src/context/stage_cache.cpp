@@ -90,14 +90,12 @@ void StageCache::begin_windows(const CachedSequence& sequence, int64_t n_held) {
   std::vector<int32_t> places(pages.size());
   std::iota(places.begin(), places.end(), 0);
   slot_table_.set_line(0, places);
-  for (int64_t to_row = 0; to_row < n_held; to_row += kPageTokens) {
-    const int64_t n_rows = std::min(kPageTokens, n_held - to_row),
-                  from_row = int64_t{pages[static_cast<size_t>(to_row / kPageTokens)]} * kPageTokens;
-    if (!runs_.empty() && runs_.back().from_row + runs_.back().n_rows == from_row)
-      runs_.back().n_rows += n_rows;
-    else
-      runs_.push_back({from_row, to_row, n_rows});
-  }
+  const auto follows = [&](size_t i) { return pages[i] == pages[i - 1] + 1; };
+  for_runs(static_cast<size_t>(pages_for(n_held)), follows, [&](size_t begin, size_t end) {
+    const int64_t to_row = static_cast<int64_t>(begin) * kPageTokens,
+                  n_rows = std::min(static_cast<int64_t>(end) * kPageTokens, n_held) - to_row;
+    runs_.push_back({pages[begin] * kPageTokens, to_row, n_rows});
+  });
   stream(first_layer_);
 }
 

@@ -180,7 +180,7 @@ bool Stage::run_layer() {
   const bool rows_only = leaves_rows_only(layer_);
   const std::vector<Piece> pieces = this->pieces();
   for (const Piece& p : pieces) {
-    norm(p, w.attn_norm, "attn_norm", left);
+    norm(p, w.attn_norm, "attn_norm", std::exchange(left, {}));
     project(p, w);
     store(p, w, cache);
     if (rows_only) claim_slots(p.tokens, cache);
