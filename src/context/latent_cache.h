@@ -7,8 +7,8 @@
 //
 // Invariants: a page is free or counts its users; a page with several users is never written: a sequence that
 // has to write there copies it first; a sequence of n tokens holds ceil(n / kPageTokens) pages, or more after
-// reserve(); rows at positions below its length are immutable; all rows of a resident sequence
-// are in its slots.
+// reserve(); rows at positions below its length are immutable; all rows of a resident sequence are in its
+// slots.
 #pragma once
 
 #include <cstdint>

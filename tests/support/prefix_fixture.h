@@ -88,9 +88,7 @@ class FakePins : public PagePins {
   std::vector<PoolPage> released;  // in this order
 
  private:
-  void check(const PoolPage& page) const {
-    BOOST_REQUIRE(n_users_.contains(page.number));
-  }
+  void check(const PoolPage& page) const { BOOST_REQUIRE(n_users_.contains(page.number)); }
   int32_t n_made_ = 0;
   std::map<int32_t, int> n_users_;
 };
