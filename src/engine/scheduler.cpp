@@ -38,13 +38,19 @@ class Scheduler {
     const int64_t n_least = std::max(state.n_prompt, state.n_held) + kPageTokens;
     return std::min(state.n_most, std::max(n_least, state.n_prompt + input_.mean_answer));
   }
-  // The room that admitted sequences take at those lengths. `shrinks`: with the smallest buffers.
+  // The room that a sequence takes when it holds n_tokens.
+  Room room_of(const SequenceState& state, int64_t n_tokens) const {
+    const int64_t n_pages = pages_for(n_tokens);
+    return {n_pages - std::min(n_pages, state.n_shared_pages),
+            std::min(n_pages, state.is_shrunk ? input_.least_buffer_pages : input_.buffer_pages), 1};
+  }
+  // The room that admitted sequences take at the lengths above. `shrinks`: with the smallest buffers.
   Room taken(int64_t (Scheduler::*n_tokens)(const SequenceState&) const, bool shrinks = false) const {
     Room sum;
     for (SequenceState state : states_) {
       if (!state.is_admitted()) continue;
       state.is_shrunk = state.is_shrunk || (shrinks && !state.is_fixed);
-      const Room room = room_of(input_, state, (this->*n_tokens)(state));
+      const Room room = room_of(state, (this->*n_tokens)(state));
       sum.n_pages += room.n_pages, sum.n_slot_pages += room.n_slot_pages, sum.n_shares += room.n_shares;
     }
     return sum;
@@ -67,7 +73,7 @@ class Scheduler {
     for (size_t i = states_.size(); i-- > 0;) {
       const SequenceState& state = states_[i];
       if (!state.is_admitted() || state.is_shrunk || state.is_fixed) continue;
-      if (room_of(input_, state, next_tokens(state)).n_slot_pages > input_.least_buffer_pages) return i;
+      if (room_of(state, next_tokens(state)).n_slot_pages > input_.least_buffer_pages) return i;
     }
     return std::nullopt;
   }
@@ -188,12 +194,6 @@ class Scheduler {
 };
 
 }  // namespace
-
-Room room_of(const SchedulerInput& input, const SequenceState& state, int64_t n_tokens) {
-  const int64_t n_pages = pages_for(n_tokens);
-  return {n_pages - std::min(n_pages, state.n_shared_pages),
-          std::min(n_pages, state.is_shrunk ? input.least_buffer_pages : input.buffer_pages), 1};
-}
 
 NextStep next_step(const SchedulerInput& input) { return Scheduler(input).decide(); }
 

@@ -99,9 +99,6 @@ struct SchedulerInput {
   const DraftPace* pace = nullptr;  // how many of them pay; null: all
 };
 
-// The room that a sequence takes when it holds n_tokens.
-Room room_of(const SchedulerInput& input, const SequenceState& sequence, int64_t n_tokens);
-
 NextStep next_step(const SchedulerInput& input);
 
 }  // namespace dsv32
