@@ -66,10 +66,7 @@ BOOST_AUTO_TEST_CASE(random_weights_in_each_mix_of_llama_quantize_compute) {
     const auto load = [&](const ModelArgs& some, const WeightPlaces& places) {
       return synthetic_weights(some, types, places);
     };
-    const auto identify = [](const CacheLayout&, const std::string&) {
-      return [] { return std::optional(Hash256{1}); };
-    };
-    Engine engine(ModelSource(args, model_bytes(args, types), load, identify), options);
+    Engine engine(ModelSource(args, model_bytes(args, types), load), options);
     const std::vector<float> logits = ByHand(engine).all_logits(std::vector<int32_t>{1, 2, 3});
     BOOST_TEST(std::ranges::all_of(logits, [](float value) { return std::isfinite(value); }), name);
     BOOST_TEST((logits.front() != logits.back()), name);

@@ -107,7 +107,7 @@ BOOST_AUTO_TEST_CASE(room_for_guesses_is_spare_while_each_sequence_has_a_free_pa
   ByHand sequence(engine);
   sequence.sync(random_tokens(kPageTokens - 4, 9));
   const LatentCache& cache = engine.cache();
-  const int64_t n_free = engine.plan().cache.n_row_pages() - 1;
+  const int64_t n_free = engine.plan().cache.n_pages() - 1;
   BOOST_TEST(cache.has_spare(sequence.cached(), kPageTokens, n_free));
   BOOST_TEST(!cache.has_spare(sequence.cached(), kPageTokens, n_free + 1));
   BOOST_TEST(cache.has_spare(sequence.cached(), kPageTokens + 1, n_free - 1));

@@ -139,8 +139,8 @@ struct Setup {
   int64_t batch = 1;
   std::optional<int64_t> topk_buffer = {};  // nothing: all rows are resident
   bool has_cache = false;                   // sequences share pages
-  // Tokens of the pools; nothing: enough. Where they are few, sequences begin anew, are suspended or shrink.
-  std::optional<int64_t> n_rows = {}, n_keys = {}, n_slots = {};
+  // Of the pools; nothing: enough. Where they are few, sequences begin anew or shrink.
+  std::optional<int64_t> n_tokens = {}, n_slots = {};
   int n_devices = 1;  // with layers of their own there are no guesses while several sequences decode
   Split split = Split::layers;
 };
@@ -178,8 +178,7 @@ class Drafting {
     }
     for (size_t i = 0; i < ears.size(); ++i) check(asked()[i], ears[i], loop.take(static_cast<int64_t>(i)));
     check_counts();
-    BOOST_TEST((loop.n_restarted() > 0) == setup_.n_rows.has_value());
-    BOOST_TEST((loop.n_suspended() > 0) == setup_.n_keys.has_value());
+    BOOST_TEST((loop.n_restarted() > 0) == setup_.n_tokens.has_value());
     BOOST_TEST((loop.n_shrunk() > 0) == setup_.n_slots.has_value());
   }
 
@@ -188,7 +187,7 @@ class Drafting {
     EngineOptions options;
     options.context = kContext, options.chunk = 64, options.n_threads = 1;
     options.n_guesses = setup_.n_guesses, options.max_seqs = setup_.batch;
-    options.pool = setup_.n_rows.value_or(kContext * setup_.batch), options.keys = setup_.n_keys;
+    options.pool = setup_.n_tokens.value_or(kContext * setup_.batch);
     options.topk_buffer = setup_.topk_buffer, options.slots = setup_.n_slots;
     if (setup_.has_cache) options.cache.emplace();
     if (setup_.n_devices > 1) options.split = setup_.split;
@@ -200,7 +199,7 @@ class Drafting {
   // The loop numbers requests in their order. A constraint allows no other guesses than its own.
   int32_t forced(const Sequence& sequence, int64_t nth, int32_t guessed) {
     const Asked& one = asked()[static_cast<size_t>(sequence.number)];
-    const auto at = sequence.tokens().size() + static_cast<size_t>(nth) + 1;
+    const auto at = sequence.cached().tokens().size() + static_cast<size_t>(nth) + 1;
     const int32_t right = at < one.tokens.size() ? one.tokens[at] : guessed;
     const auto n_vocab = static_cast<int32_t>(engine_.args().vocab_size);
     if (setup_.guesses == Guesses::are_right) return right;
@@ -286,19 +285,19 @@ BOOST_AUTO_TEST_CASE(answers_of_batches_with_right_and_with_wrong_guesses) {
   Drafting({.n_guesses = 2, .guesses = Guesses::are_wrong, .batch = 3}).answer_together();
 }
 
-// Sequences begin anew; are suspended; get smaller buffers.
+// Sequences begin anew; get smaller buffers.
 BOOST_AUTO_TEST_CASE(answers_in_small_pools) {
   Drafting({3, Guesses::are_random, 4, {}, false, kContext}).answer_together();
-  Drafting({3, Guesses::are_right, 4, 64, false, {}, kContext}).answer_together();
-  Drafting({2, Guesses::are_random, 4, 128, true, {}, {}, 192}).answer_together();
+  Drafting({3, Guesses::are_right, 4, 64, false, kContext}).answer_together();
+  Drafting({2, Guesses::are_random, 4, 128, true, {}, 192}).answer_together();
 }
 
 // Each device has a group of sequences.
 BOOST_AUTO_TEST_CASE(answers_of_batches_on_several_devices) {
   Drafting({.n_guesses = 0, .batch = 8, .has_cache = true, .n_devices = 2}).answer_together();
   Drafting({.n_guesses = 2, .batch = 5, .topk_buffer = 64, .n_devices = 2}).answer_together();
-  Drafting({0, Guesses::are_the_blocks, 4, {}, false, kContext, {}, {}, 2}).answer_together();
-  Drafting({0, Guesses::are_the_blocks, 4, 64, false, {}, kContext, {}, 2}).answer_together();
+  Drafting({0, Guesses::are_the_blocks, 4, {}, false, kContext, {}, 2}).answer_together();
+  Drafting({0, Guesses::are_the_blocks, 4, 64, false, kContext, {}, 2}).answer_together();
 }
 
 BOOST_AUTO_TEST_CASE(answers_of_a_team) {
@@ -309,7 +308,7 @@ BOOST_AUTO_TEST_CASE(answers_of_a_team) {
       .answer_together();
   Drafting({.n_guesses = 2, .batch = 9, .topk_buffer = 64, .n_devices = 2, .split = Split::rows})
       .answer_together();
-  Drafting({3, Guesses::are_right, 4, 64, false, {}, kContext, {}, 2, Split::rows}).answer_together();
+  Drafting({3, Guesses::are_right, 4, 64, false, kContext, {}, 2, Split::rows}).answer_together();
 }
 
 BOOST_AUTO_TEST_SUITE_END()

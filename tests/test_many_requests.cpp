@@ -295,7 +295,7 @@ Answers answers_alone(const std::string& path, Options options) {
 struct Together {
   Answers answers;
   int64_t n_pool = 0;  // tokens
-  int64_t n_suspended = 0, n_restarted = 0;
+  int64_t n_restarted = 0;
 };
 
 // All lines on the loop of one engine, as many at a time as it takes.
@@ -316,8 +316,8 @@ Together answers_together(const std::string& path, const Options& options) {
     for (const auto& item : runner.turn()) reading.conclude(*item);
   }
   const Loop& loop = model.engine().loop();
-  return {std::move(reading.answers), model.engine().plan().cache.n_row_pages() * kPageTokens,
-          loop.n_suspended(), loop.n_restarted()};
+  return {std::move(reading.answers), model.engine().plan().cache.n_pages() * kPageTokens,
+          loop.n_restarted()};
 }
 
 constexpr int kSomeFailed = 5;
@@ -367,7 +367,7 @@ BOOST_AUTO_TEST_CASE(each_of_many_lines_is_answered_as_alone) {
   check_kinds(alone);
 }
 
-// In the pool that the command has, and where it is the keys that are few.
+// In the pool that the command has.
 BOOST_AUTO_TEST_CASE(many_lines_make_requests_give_way) {
   const Scene scene;
   Options options = scene.options(scene.few, "-");
@@ -377,10 +377,6 @@ BOOST_AUTO_TEST_CASE(many_lines_make_requests_give_way) {
   BOOST_TEST((restarted.answers == alone));
   BOOST_TEST(restarted.n_pool <= kMostPool);
   BOOST_TEST(restarted.n_restarted > 0);
-  options.engine.gpu_mem.clear(), options.engine.host_mem.reset(), options.engine.keys = kContext;
-  const Together suspended = answers_together(scene.few, options);
-  BOOST_TEST((suspended.answers == alone));
-  BOOST_TEST(suspended.n_suspended > 0);
 }
 
 // Again and again, in memory alone and with prefixes on disk, in every way of writing, and once in a while

@@ -188,7 +188,7 @@ BOOST_AUTO_TEST_CASE(damaged_weights_stop_the_run) {
     const std::vector<int32_t> tokens = {1, 2, 3};
     sequence.sync(tokens);
     OneRow sampler({}, engine.backend());
-    const std::span logits(sequence.device_logits(), static_cast<size_t>(engine.args().vocab_size));
+    const std::vector<float>& logits = sequence.logits();
     if (std::string(name) == "blk.1.exp_probs_b.bias") {
       BOOST_CHECK_NO_THROW(sampler.sample(logits));  // a bias only orders experts: any choice is finite
       continue;

@@ -246,7 +246,7 @@ BOOST_AUTO_TEST_CASE(a_batch_of_unsaid_size_suits_the_machine) {
     if (n_before == 64) continue;
     EngineOptions more = options;
     more.context = plan.cache.max_context, more.chunk = plan.chunk, more.topk_buffer = plan.cache.buffer_rows;
-    more.max_seqs = n_before + 1, more.pool = more.keys = plan.cache.pool_tokens + 16384;
+    more.max_seqs = n_before + 1, more.pool = plan.cache.pool_tokens + 16384;
     more.slots = more.max_seqs * least_buffer_pages(args) * kPageTokens;
     refused([&] { make_plan(args, more, gpu(n_free)); }, ErrorKind::memory, {"--topk-buffer"});
   }

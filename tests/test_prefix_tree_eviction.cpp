@@ -115,12 +115,12 @@ BOOST_AUTO_TEST_CASE(a_failure_before_leaving_leaves_the_tree_whole) {
 BOOST_AUTO_TEST_CASE(without_memory_the_tree_stays_whole) {
   struct Pins : PagePins {
     std::vector<int> n_users = std::vector<int>(64);
-    void retain(const PoolPage& page) override { ++n_users[static_cast<size_t>(page.row)]; }
-    void release(const PoolPage& page) override { --n_users[static_cast<size_t>(page.row)]; }
+    void retain(const PoolPage& page) override { ++n_users[static_cast<size_t>(page.number)]; }
+    void release(const PoolPage& page) override { --n_users[static_cast<size_t>(page.number)]; }
   };
   const auto pages_from = [](int32_t first, size_t n) {
     Pages pages(n);
-    for (PoolPage& page : pages) page = {first, first}, ++first;
+    for (PoolPage& page : pages) page = {first++};
     return pages;
   };
   const std::vector<std::pair<Tokens, Pages>> others = {{tokens_of("aabbf"), pages_from(8, 5)},

@@ -201,6 +201,31 @@ BOOST_AUTO_TEST_CASE(a_prompt_flows_through_the_stages) {
   BOOST_TEST(islands.forward->n_under_way(*islands.sequence) == 0);
 }
 
+// Also of what the members add up beside a norm, in steps of one piece.
+BOOST_AUTO_TEST_CASE(who_observes_a_team_sees_what_one_device_computes) {
+  struct Seen {
+    std::string name;
+    int64_t layer;
+    std::vector<float> values;
+    bool operator==(const Seen&) const = default;
+  };
+  const std::vector<int32_t> tokens = random_tokens(kPrompt, 1);
+  const auto observed = [&](int64_t n_members) {
+    Islands islands({.n_members = n_members});
+    std::vector<Seen> all;
+    islands.forward->set_observer([&](const Observation& seen) {
+      all.push_back({seen.name, seen.layer, seen.values});
+    });
+    islands.read(std::span(tokens).first(20));
+    islands.run(Role::decode, std::span(tokens).subspan(20, 1));
+    return all;
+  };
+  const std::vector<Seen> one = observed(1), team = observed(2);
+  BOOST_REQUIRE(team.size() == one.size());
+  for (size_t i = 0; i < one.size(); ++i)
+    BOOST_TEST((team[i] == one[i]), one[i].name << " of layer " << one[i].layer << ", " << i);
+}
+
 // Between two chunks another sequence decodes, and the one that reads is told of no other rows than its own.
 BOOST_AUTO_TEST_CASE(another_sequence_decodes_between_chunks) {
   const std::vector<int32_t> tokens = random_tokens(kTokens, 1), others = random_tokens(kTokens, 2);

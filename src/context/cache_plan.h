@@ -19,7 +19,6 @@ struct CachePlan {
   bool is_apart = false;  // the device has its own memory
   int64_t n_layers = 0;
   int64_t pool_tokens = 0;     // of all sequences together
-  int64_t key_tokens = 0;      // of all sequences that are not suspended; 0: pool_tokens
   int64_t max_context = 0;     // of one sequence
   int64_t n_draft_layers = 0;  // of n_layers, the last: the block for drafts
   int64_t max_seqs = 1;
@@ -30,9 +29,8 @@ struct CachePlan {
   static constexpr int64_t kMostStepGuesses = 24;  // of all sequences in a decode step
   // The most tokens of a decode step.
   int64_t max_step_tokens() const { return max_seqs + std::min(max_seqs * n_guesses, kMostStepGuesses); }
-  // Pages of the two pools. The last page of each sequence may be partly filled, hence max_seqs - 1 more.
-  int64_t n_row_pages() const { return pages_for(pool_tokens) + max_seqs - 1; }
-  int64_t n_key_pages() const { return pages_for(key_tokens ? key_tokens : pool_tokens) + max_seqs - 1; }
+  // Of rows and of keys. The last page of each sequence may be partly filled, hence max_seqs - 1 more.
+  int64_t n_pages() const { return pages_for(pool_tokens) + max_seqs - 1; }
   int64_t context_pages() const { return pages_for(max_context); }  // of one line of a step's page tables
   // Pages of one window: the most that a sequence's streamed rows take.
   int64_t window_pages() const { return is_apart && buffer_rows > 0 ? context_pages() : 0; }
@@ -47,15 +45,15 @@ struct CachePlan {
   // Slot pages of all sequences. Without buffers the slots of a device with its own memory are a copy of the
   // row pool.
   int64_t n_slot_pages() const {
-    if (!has_buffers()) return is_apart ? n_row_pages() : 0;
+    if (!has_buffers()) return is_apart ? n_pages() : 0;
     return slot_tokens ? pages_for(slot_tokens) : max_seqs * buffer_pages();
   }
 
   uint64_t row_pool_bytes() const {  // host
-    return static_cast<uint64_t>(n_layers * n_row_pages() * row_page_bytes());
+    return static_cast<uint64_t>(n_layers * n_pages() * row_page_bytes());
   }
   uint64_t key_pool_bytes() const {  // device
-    return static_cast<uint64_t>(n_layers * n_key_pages() * layout.key_page_bytes());
+    return static_cast<uint64_t>(n_layers * n_pages() * layout.key_page_bytes());
   }
   uint64_t slot_bytes() const {  // device: slots, and the buffers' LRU state, two numbers for each slot
     const int64_t lru_bytes = 2 * max_seqs * buffer_pages() * kPageTokens * int64_t{sizeof(int32_t)};
@@ -65,7 +63,7 @@ struct CachePlan {
     return static_cast<uint64_t>(2 * window_pages() * row_page_bytes());
   }
   uint64_t table_bytes() const {  // device: page tables, and a TopkBuffer for each token of a step and layer
-    const int64_t n_entries = (has_buffers() ? 3 : 2) * max_step_tokens() * context_pages();
+    const int64_t n_entries = (has_buffers() ? 2 : 1) * max_step_tokens() * context_pages();
     const int64_t n_buffers = has_buffers() ? n_layers * max_step_tokens() : 0;
     return static_cast<uint64_t>(n_entries) * sizeof(int32_t) +
            static_cast<uint64_t>(n_buffers) * sizeof(TopkBuffer);

@@ -29,31 +29,24 @@ class CachedSequence {
   int64_t n_tokens() const { return std::ssize(tokens_); }
   // The tokens, with kMadeByDecode where decode made the row. Only equal histories have equal rows.
   const std::vector<int32_t>& history() const { return history_; }
-  const std::vector<int32_t>& row_pages() const { return row_pages_; }  // of the row pool
-  const std::vector<int32_t>& key_pages() const { return key_pages_; }  // of the key pool
-  PoolPage page(int64_t i) const {
-    return {row_pages_[static_cast<size_t>(i)], key_pages_[static_cast<size_t>(i)]};
-  }
-  // Pages of slots, if there are buffers: as many as row pages, or those of its buffer.
+  const std::vector<int32_t>& pages() const { return pages_; }  // of rows and of keys
+  PoolPage page(int64_t i) const { return {pages_[static_cast<size_t>(i)]}; }
+  // Pages of slots, if there are buffers: as many as pages, or those of its buffer.
   const std::vector<int32_t>& slot_pages() const { return slot_pages_; }
   int32_t n_slots() const { return static_cast<int32_t>(std::ssize(slot_pages_) * kPageTokens); }
   // Every row has its own slot: decode neither looks rows up nor fetches.
   bool is_resident() const { return is_resident_; }
   // Whether the device still has the hidden state of the last token, from which the block for drafts goes on.
   bool has_hidden() const { return has_hidden_; }
-  // Which part of the tables and of the buffers' state is its own. A suspended sequence has none.
+  // Which part of the buffers' state, and of the last hidden states, is its own.
   int64_t share() const { return share_; }
-  // Its keys lie in host memory, it has no slots, and takes part in no step.
-  bool is_suspended() const { return is_suspended_; }
 
  private:
   friend class LatentCache;
-  std::vector<int32_t> tokens_, history_, row_pages_, key_pages_, slot_pages_;
+  std::vector<int32_t> tokens_, history_, pages_, slot_pages_;
   int64_t most_slot_pages_ = 0;
   int64_t n_claimed_ = 0;  // positions below it may lie in the buffer, also those of tokens that were cut off
-  bool is_resident_ = true, is_suspended_ = false, has_hidden_ = false;
-  // While suspended: each page's keys, as LatentCache::download_keys() returns them.
-  std::vector<std::vector<uint8_t>> keys_;
+  bool is_resident_ = true, has_hidden_ = false;
   int64_t share_ = 0;
 };
 

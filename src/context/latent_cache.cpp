@@ -9,10 +9,7 @@
 namespace dsv32 {
 
 LatentCache::LatentCache(std::span<const StageLayers> stages, const CachePlan& plan)
-    : plan_(plan),
-      row_pages_(plan.n_row_pages()),
-      key_pages_(plan.n_key_pages()),
-      slot_pages_(plan.has_buffers() ? plan.n_slot_pages() : 0) {
+    : plan_(plan), pages_(plan.n_pages()), slot_pages_(plan.has_buffers() ? plan.n_slot_pages() : 0) {
   int64_t first_layer = 0;
   roles_agree_ = !plan.layout.has_bounds;  // prompts do without Quest
   for (const StageLayers& stage : stages) {
@@ -25,74 +22,38 @@ LatentCache::LatentCache(std::span<const StageLayers> stages, const CachePlan& p
   for (int64_t share = plan.max_seqs; share-- > 0;) free_shares_.push_back(share);
 }
 
-int64_t LatentCache::take_share() {
+std::unique_ptr<CachedSequence> LatentCache::open() {
   if (free_shares_.empty())
     fail(ErrorKind::memory, format("all %lld sequences are in use", as_ll(plan_.max_seqs)));
-  const int64_t share = free_shares_.back();
-  free_shares_.pop_back();
-  return share;
-}
-
-std::unique_ptr<CachedSequence> LatentCache::open() {
   auto sequence = std::make_unique<CachedSequence>();
-  sequence->share_ = take_share();
+  sequence->share_ = free_shares_.back();
+  free_shares_.pop_back();
   sequence->most_slot_pages_ = plan_.buffer_pages();
   return sequence;
 }
 
 void LatentCache::close(CachedSequence& sequence) {
   truncate(sequence, 0);
-  if (!sequence.is_suspended_) free_shares_.push_back(sequence.share_);
-}
-
-std::vector<PoolPage> LatentCache::pages_of(const CachedSequence& sequence) const {
-  std::vector<PoolPage> pages;
-  for (int64_t i = 0; i < pages_for(sequence.n_tokens()); ++i) pages.push_back(sequence.page(i));
-  return pages;
-}
-
-void LatentCache::suspend(CachedSequence& sequence) {
-  sequence.keys_ = download_keys(pages_of(sequence));
-  key_pages_.resize(sequence.key_pages_, 0);
-  slot_pages_.resize(sequence.slot_pages_, 0);
   free_shares_.push_back(sequence.share_);
-  sequence.is_suspended_ = true, sequence.has_hidden_ = false;
 }
 
-void LatentCache::resume(CachedSequence& sequence) {
-  const int64_t n_pages = std::ssize(sequence.keys_);
-  const auto n_lacking = [&] { return n_pages - key_pages_.n_free(); };
-  make_free(n_lacking);
-  if (n_lacking() > 0)
-    fail(ErrorKind::context_full,
-         format("%lld tokens to be resumed do not fit the pool of keys", as_ll(sequence.n_tokens())));
-  check_slots(sequence, n_pages);
-  sequence.share_ = take_share();
-  sequence.is_suspended_ = false;
-  row_pages_.resize(sequence.row_pages_, n_pages);
-  key_pages_.resize(sequence.key_pages_, n_pages);
-  for (const auto& stage : stages_) stage->upload_keys(pages_of(sequence), sequence.keys_);
-  sequence.keys_ = {};
-  give_slots(sequence, false);
+int64_t LatentCache::slot_pages_for(const CachedSequence& sequence, int64_t n_pages) const {
+  return plan_.has_buffers() ? std::min(n_pages, sequence.most_slot_pages_) : 0;
 }
 
-int64_t LatentCache::slot_pages_for(const CachedSequence& sequence, int64_t n_row_pages) const {
-  return plan_.has_buffers() ? std::min(n_row_pages, sequence.most_slot_pages_) : 0;
-}
-
-void LatentCache::check_slots(const CachedSequence& sequence, int64_t n_row_pages) const {
-  const int64_t n_wanted = slot_pages_for(sequence, n_row_pages);
+void LatentCache::check_slots(const CachedSequence& sequence, int64_t n_pages) const {
+  const int64_t n_wanted = slot_pages_for(sequence, n_pages);
   if (n_wanted > std::ssize(sequence.slot_pages_) + slot_pages_.n_free())
     fail(ErrorKind::context_full,
          format("%lld rows do not fit the slots of top-k buffers", as_ll(n_wanted * kPageTokens)));
 }
 
-// Gives the sequence the slots that its row pages call for, and fills or resets them. `keeps`: the present
+// Gives the sequence the slots that its pages call for, and fills or resets them. `keeps`: the present
 // slots still hold rows of the sequence, which stay if they fit.
 void LatentCache::give_slots(CachedSequence& sequence, bool keeps) {
   if (!plan_.has_buffers()) return;
-  const int64_t n_rows = std::ssize(sequence.row_pages_), n_slots = slot_pages_for(sequence, n_rows);
-  const bool is_resident = n_slots == n_rows,
+  const int64_t n_pages = std::ssize(sequence.pages_), n_slots = slot_pages_for(sequence, n_pages);
+  const bool is_resident = n_slots == n_pages,
              was_resident = std::exchange(sequence.is_resident_, is_resident);
   keeps =
       keeps && is_resident == was_resident && (is_resident || n_slots == std::ssize(sequence.slot_pages_));
@@ -105,19 +66,19 @@ void LatentCache::give_slots(CachedSequence& sequence, bool keeps) {
 void LatentCache::set_most_slots(CachedSequence& sequence, int64_t n_pages) {
   const int64_t n_before = std::exchange(sequence.most_slot_pages_, n_pages);
   try {
-    check_slots(sequence, std::ssize(sequence.row_pages_));
+    check_slots(sequence, std::ssize(sequence.pages_));
   } catch (...) {
     sequence.most_slot_pages_ = n_before;
     throw;
   }
-  if (!sequence.is_suspended_) give_slots(sequence, true);
+  give_slots(sequence, true);
 }
 
 void LatentCache::reserve(CachedSequence& sequence, int64_t n_tokens) {
   const int64_t n_pages = pages_for(n_tokens);
   const auto n_lacking = [&] {
     const bool writes_shared = n_tokens > sequence.n_tokens() && last_page_is_shared(sequence);
-    return std::max<int64_t>(0, n_pages - std::ssize(sequence.row_pages_)) + writes_shared - n_free_pages();
+    return std::max<int64_t>(0, n_pages - std::ssize(sequence.pages_)) + writes_shared - pages_.n_free();
   };
   if (n_tokens <= plan_.max_context) make_free(n_lacking);
   if (n_tokens > plan_.max_context || n_lacking() > 0)
@@ -127,17 +88,16 @@ void LatentCache::reserve(CachedSequence& sequence, int64_t n_tokens) {
          "a larger context (-c) holds more");
   check_slots(sequence, n_pages);
   if (n_tokens > sequence.n_tokens() && last_page_is_shared(sequence)) own_last_page(sequence);
-  if (n_pages <= std::ssize(sequence.row_pages_)) return;
-  row_pages_.resize(sequence.row_pages_, n_pages);
-  key_pages_.resize(sequence.key_pages_, n_pages);
+  if (n_pages <= std::ssize(sequence.pages_)) return;
+  pages_.resize(sequence.pages_, n_pages);
   give_slots(sequence, true);
 }
 
 bool LatentCache::has_spare(const CachedSequence& sequence, int64_t n_tokens, int64_t n_sequences) const {
   const int64_t n_pages = pages_for(n_tokens),
-                n_new = n_pages - std::ssize(sequence.row_pages_) + last_page_is_shared(sequence),
+                n_new = n_pages - std::ssize(sequence.pages_) + last_page_is_shared(sequence),
                 n_new_slots = slot_pages_for(sequence, n_pages) - std::ssize(sequence.slot_pages_);
-  return n_tokens <= plan_.max_context && n_free_pages() - n_new >= n_sequences &&
+  return n_tokens <= plan_.max_context && pages_.n_free() - n_new >= n_sequences &&
          (n_new_slots <= 0 || slot_pages_.n_free() - n_new_slots >= n_sequences);
 }
 
@@ -177,39 +137,35 @@ void LatentCache::make_free(const std::function<int64_t()>& n_lacking) {
 // Whether the next token would go to a page that has other users.
 bool LatentCache::last_page_is_shared(const CachedSequence& sequence) const {
   if (sequence.n_tokens() % kPageTokens == 0) return false;
-  const PoolPage last = sequence.page(sequence.n_tokens() / kPageTokens);
-  return row_pages_.n_users(last.row) > 1 || key_pages_.n_users(last.key) > 1;
+  return pages_.n_users(sequence.page(sequence.n_tokens() / kPageTokens).number) > 1;
 }
 
 void LatentCache::own_last_page(CachedSequence& sequence) {
   const int64_t last = sequence.n_tokens() / kPageTokens;
-  const PoolPage shared = sequence.page(last), own{row_pages_.take(), key_pages_.take()};
+  const PoolPage shared = sequence.page(last), own{pages_.take()};
   const std::vector<std::vector<uint8_t>> keys = download_keys({&shared, 1});
   for (int64_t layer = 0; layer < plan_.n_layers; ++layer)
     std::memcpy(page_rows(own, layer), page_rows(shared, layer),
                 static_cast<size_t>(kPageTokens * plan_.layout.row_bytes()));
   publish({&own, 1}, keys);
-  sequence.row_pages_[static_cast<size_t>(last)] = own.row;
-  sequence.key_pages_[static_cast<size_t>(last)] = own.key;
+  sequence.pages_[static_cast<size_t>(last)] = own.number;
   release(shared);
 }
 
-void LatentCache::retain(const PoolPage& page) { row_pages_.retain(page.row), key_pages_.retain(page.key); }
+void LatentCache::retain(const PoolPage& page) { pages_.retain(page.number); }
 
-void LatentCache::release(const PoolPage& page) {
-  row_pages_.release(page.row), key_pages_.release(page.key);
-}
+void LatentCache::release(const PoolPage& page) { pages_.release(page.number); }
 
 std::optional<PoolPage> LatentCache::take_page() {
-  make_free([this] { return 1 - n_free_pages(); });
-  if (n_free_pages() < 1) return std::nullopt;
-  return PoolPage{row_pages_.take(), key_pages_.take()};
+  make_free([this] { return 1 - pages_.n_free(); });
+  if (pages_.n_free() < 1) return std::nullopt;
+  return PoolPage{pages_.take()};
 }
 
 void LatentCache::adopt(CachedSequence& sequence, std::span<const PoolPage> pages,
                         std::span<const int32_t> history) {
   check_slots(sequence, std::ssize(pages));
-  sequence.row_pages_.reserve(pages.size()), sequence.key_pages_.reserve(pages.size());
+  sequence.pages_.reserve(pages.size());
   sequence.tokens_.reserve(history.size()), sequence.history_.reserve(history.size());
   const std::vector<int32_t> begun(history.begin(), history.end());  // `history` may be the sequence's own
   for (const PoolPage& shared : pages) retain(shared);               // first: so may `pages`
@@ -219,15 +175,14 @@ void LatentCache::adopt(CachedSequence& sequence, std::span<const PoolPage> page
     for (const PoolPage& shared : pages) release(shared);
     throw;
   }
-  for (const PoolPage& shared : pages)
-    sequence.row_pages_.push_back(shared.row), sequence.key_pages_.push_back(shared.key);
+  for (const PoolPage& shared : pages) sequence.pages_.push_back(shared.number);
   for (const int32_t token : begun) sequence.tokens_.push_back(token & ~kMadeByDecode);
   sequence.history_ = begun, sequence.has_hidden_ = false;
   give_slots(sequence, false);
 }
 
 uint8_t* LatentCache::page_rows(const PoolPage& page, int64_t layer) const {
-  return stage_of_layer_[static_cast<size_t>(layer)]->rows().page(page.row, layer);
+  return stage_of_layer_[static_cast<size_t>(layer)]->rows().page(page.number, layer);
 }
 
 std::vector<std::vector<uint8_t>> LatentCache::download_keys(std::span<const PoolPage> pages) {
@@ -250,9 +205,8 @@ void LatentCache::truncate(CachedSequence& sequence, int64_t n_tokens) {
   sequence.tokens_.resize(static_cast<size_t>(n_tokens));
   sequence.history_.resize(static_cast<size_t>(n_tokens));
   const int64_t n_pages = pages_for(n_tokens);
-  row_pages_.resize(sequence.row_pages_, std::min<int64_t>(n_pages, std::ssize(sequence.row_pages_)));
-  key_pages_.resize(sequence.key_pages_, std::min<int64_t>(n_pages, std::ssize(sequence.key_pages_)));
-  if (!sequence.is_suspended_) give_slots(sequence, sequence.is_resident_);
+  pages_.resize(sequence.pages_, std::min<int64_t>(n_pages, std::ssize(sequence.pages_)));
+  give_slots(sequence, sequence.is_resident_);
 }
 
 }  // namespace dsv32

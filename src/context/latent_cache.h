@@ -1,14 +1,14 @@
 // The cache: which sequences and which other holders (the prefix tree) use which pages of the pools.
 //
 // There is one LatentCache for all devices. Each stage has the rows, keys and slots of its layers
-// (StageCache); a page's two numbers, in the row pool and in the key pool, mean the same tokens in every
-// stage. The members of a team have equal keys and slots, and share the rows. Sequences with a common prefix
-// share pages; a retained page outlives its sequences. Not thread-safe, except page_rows().
+// (StageCache); a page's number means the same tokens in every stage, for rows and keys. The members of a
+// team have equal keys and slots, and share the rows. Sequences with a common prefix share pages; a retained
+// page outlives its sequences. Not thread-safe, except page_rows().
 //
 // Invariants: a page is free or counts its users; a page with several users is never written: a sequence that
-// has to write there copies it first; a sequence of n tokens holds ceil(n / kPageTokens) pages of each pool,
-// or more after reserve(); rows at positions below its length are immutable; all rows of a resident sequence
-// are in its slots.
+// has to write there copies it first; a sequence of n tokens holds ceil(n / kPageTokens) pages, or more after
+// reserve(); rows at positions below its length are immutable; all rows of a resident sequence are in its
+// slots.
 #pragma once
 
 #include <cstdint>
@@ -42,15 +42,9 @@ class LatentCache : public PagePins {
   const CachePlan& plan() const { return plan_; }
   StageCache& stage(size_t i) { return *stages_[i]; }
 
-  // An empty sequence. Throws Error{memory} when max_seqs sequences are open and not suspended.
+  // An empty sequence. Throws Error{memory} when max_seqs sequences are open.
   std::unique_ptr<CachedSequence> open();
   void close(CachedSequence& sequence);
-
-  // suspend() frees the sequence's key pages and slots: its keys move to host memory, its rows stay in the
-  // pool. resume() brings the sequence back with the same bits. It throws Error{context_full} when the keys
-  // or slots do not fit, Error{memory} when max_seqs other sequences are open and not suspended.
-  void suspend(CachedSequence& sequence);
-  void resume(CachedSequence& sequence);
 
   // Sets the most slot pages that the sequence may have; at first CachePlan::buffer_pages(). Fewer leave room
   // for other sequences and cost fetches. There must be slots for the rows that a step selects and for the
@@ -58,10 +52,10 @@ class LatentCache : public PagePins {
   void set_most_slots(CachedSequence& sequence, int64_t n_pages);
 
   // Makes room for the sequence to grow to `n_tokens`. Throws Error{context_full} when a context holds fewer
-  // tokens, or the pools have no room.
+  // tokens, or the pool has no room.
   void reserve(CachedSequence& sequence, int64_t n_tokens);
-  // Whether reserve() would succeed and leave a free page of each pool to each of n_sequences sequences,
-  // without reclaiming any.
+  // Whether reserve() would succeed and leave a free page to each of n_sequences sequences, without
+  // reclaiming any.
   bool has_spare(const CachedSequence& sequence, int64_t n_tokens, int64_t n_sequences) const;
   // Appends tokens whose rows a step of this role has stored.
   void append(CachedSequence& sequence, std::span<const int32_t> tokens, Role role = Role::prefill);
@@ -97,21 +91,18 @@ class LatentCache : public PagePins {
   void publish(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys);
 
  private:
-  int64_t n_free_pages() const { return std::min(row_pages_.n_free(), key_pages_.n_free()); }
   void make_free(const std::function<int64_t()>& n_lacking);
-  int64_t take_share();
-  std::vector<PoolPage> pages_of(const CachedSequence& sequence) const;
   bool last_page_is_shared(const CachedSequence& sequence) const;
   void own_last_page(CachedSequence& sequence);
-  int64_t slot_pages_for(const CachedSequence& sequence, int64_t n_row_pages) const;
-  void check_slots(const CachedSequence& sequence, int64_t n_row_pages) const;
+  int64_t slot_pages_for(const CachedSequence& sequence, int64_t n_pages) const;
+  void check_slots(const CachedSequence& sequence, int64_t n_pages) const;
   void give_slots(CachedSequence& sequence, bool keeps);
 
   CachePlan plan_;
   bool roles_agree_ = true;  // of all devices
   std::vector<std::unique_ptr<StageCache>> stages_;
   std::vector<StageCache*> stage_of_layer_;  // [n_layers]
-  PagePool row_pages_, key_pages_, slot_pages_;
+  PagePool pages_, slot_pages_;
   Reclaim reclaim_;
   std::vector<int64_t> free_shares_;
 };

@@ -1,4 +1,4 @@
-// A pool's page numbers with their user counts, and the two numbers that a page of tokens has.
+// The numbers of a pool's pages, with their user counts.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,11 @@
 
 namespace dsv32 {
 
-// A page's numbers in the two pools: rows on the host, keys on the device.
+// A page of tokens: its number is the same in the pool of rows, on the host, and in that of keys, on the
+// device.
 struct PoolPage {
-  int32_t row = -1, key = -1;
-  bool is_there() const { return row >= 0 && key >= 0; }
+  int32_t number = -1;
+  bool is_there() const { return number >= 0; }
   bool operator==(const PoolPage&) const = default;
 };
 
@@ -64,11 +65,11 @@ void for_runs(size_t n, const Follows& follows, const Visit& visit) {
   }
 }
 
-// The same for pages whose numbers (PoolPage::row or PoolPage::key) ascend by one.
+// The same for pages whose numbers ascend by one.
 template <typename Visit>
-void for_page_runs(std::span<const PoolPage> pages, int32_t PoolPage::*number, const Visit& visit) {
+void for_page_runs(std::span<const PoolPage> pages, const Visit& visit) {
   for_runs(
-      pages.size(), [&](size_t i) { return pages[i].*number == pages[i - 1].*number + 1; }, visit);
+      pages.size(), [&](size_t i) { return pages[i].number == pages[i - 1].number + 1; }, visit);
 }
 
 }  // namespace dsv32

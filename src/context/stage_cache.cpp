@@ -30,16 +30,15 @@ StageCache::StageCache(Backend& backend, const CachePlan& plan, int64_t first_la
       end_layer_(end_layer),
       row_bytes_(plan.layout.row_bytes()),
       most_slots_(plan.buffer_pages() * kPageTokens),
-      rows_(backend, Place::host, first_layer, end_layer, first_member ? 0 : plan.n_row_pages(),
+      rows_(backend, Place::host, first_layer, end_layer, first_member ? 0 : plan.n_pages(),
             kPageTokens * row_bytes_, "the latent rows"),
-      keys_(backend, Place::device, first_layer, end_layer, plan.n_key_pages(), plan.layout.key_page_bytes(),
+      keys_(backend, Place::device, first_layer, end_layer, plan.n_pages(), plan.layout.key_page_bytes(),
             "the index keys"),
       slots_(backend, Place::device, first_layer, end_layer, plan.n_slot_pages(), kPageTokens * row_bytes_,
              "the slots of rows"),
       states_(backend, Place::device, plan.max_seqs * (end_layer - first_layer) * most_slots_ * 2,
               "the top-k buffers"),
-      row_table_(backend, plan.max_step_tokens(), plan.context_pages()),
-      key_table_(backend, plan.max_step_tokens(), plan.context_pages()),
+      page_table_(backend, plan.max_step_tokens(), plan.context_pages()),
       slot_table_(backend, plan.has_buffers() ? plan.max_step_tokens() : 0, plan.context_pages()),
       buffer_table_(backend, plan.has_buffers() ? end_layer - first_layer : 0, plan.max_step_tokens()) {
   for (Buffer<uint8_t>& window : windows_)
@@ -70,8 +69,7 @@ void StageCache::begin_step(std::span<CachedSequence* const> sequences, int64_t 
                                                       : Source::rows;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const auto line = static_cast<int64_t>(i);
-    row_table_.set_line(line, sequences[i]->row_pages());
-    key_table_.set_line(line, sequences[i]->key_pages());
+    page_table_.set_line(line, sequences[i]->pages());
     if (source_ == Source::slots) slot_table_.set_line(line, sequences[i]->slot_pages());
   }
   for (int64_t layer = first; has_buffers_ && layer < end_layer_; ++layer) {
@@ -88,18 +86,16 @@ void StageCache::begin_step(std::span<CachedSequence* const> sequences, int64_t 
 // In a window the sequence's pages are in order, so that its earlier rows are a few long copies.
 void StageCache::begin_windows(const CachedSequence& sequence, int64_t n_held) {
   runs_.clear();
-  const std::vector<int32_t>& pages = sequence.row_pages();
+  const std::vector<int32_t>& pages = sequence.pages();
   std::vector<int32_t> places(pages.size());
   std::iota(places.begin(), places.end(), 0);
   slot_table_.set_line(0, places);
-  for (int64_t to_row = 0; to_row < n_held; to_row += kPageTokens) {
-    const int64_t n_rows = std::min(kPageTokens, n_held - to_row),
-                  from_row = int64_t{pages[static_cast<size_t>(to_row / kPageTokens)]} * kPageTokens;
-    if (!runs_.empty() && runs_.back().from_row + runs_.back().n_rows == from_row)
-      runs_.back().n_rows += n_rows;
-    else
-      runs_.push_back({from_row, to_row, n_rows});
-  }
+  const auto follows = [&](size_t i) { return pages[i] == pages[i - 1] + 1; };
+  for_runs(static_cast<size_t>(pages_for(n_held)), follows, [&](size_t begin, size_t end) {
+    const int64_t to_row = static_cast<int64_t>(begin) * kPageTokens,
+                  n_rows = std::min(static_cast<int64_t>(end) * kPageTokens, n_held) - to_row;
+    runs_.push_back({pages[begin] * kPageTokens, to_row, n_rows});
+  });
   stream(first_layer_);
 }
 
@@ -125,9 +121,8 @@ CacheView StageCache::enter(int64_t layer) {
                : source_ == Source::slots ? slots_.layer(layer)
                                           : windows_[layer % 2].data();
   view.key_pages = keys_.layer(layer);
-  view.row_pages = row_table_.line(0);
-  view.slot_pages = (has_slot_table ? slot_table_ : row_table_).line(0);
-  view.key_page_ids = key_table_.line(0);
+  view.row_pages = view.key_page_ids = page_table_.line(0);
+  view.slot_pages = (has_slot_table ? slot_table_ : page_table_).line(0);
   view.max_pages = plan_.context_pages();
   if (has_buffers_) view.buffers = buffer_table_.line(layer - first_layer_), view.most_slots = most_slots_;
   return view;
@@ -142,7 +137,7 @@ CacheView StageCache::storing(const CacheView& view) const {
 // The rows of a prompt's step, from their slots: page by page, or several that follow each other in both.
 void StageCache::save_rows(const CacheView& view) {
   if (first_member_ || !prompt_) return;
-  const std::vector<int32_t>& pages = prompt_->row_pages();
+  const std::vector<int32_t>& pages = prompt_->pages();
   const auto page_in_slots = [&](int64_t page) {
     const auto i = static_cast<size_t>(page);
     if (source_ == Source::windows) return static_cast<int32_t>(page);
@@ -171,8 +166,8 @@ void StageCache::download_keys(std::span<const PoolPage> pages, std::span<std::v
   const auto n_bytes = static_cast<size_t>(keys_.page_bytes());
   std::vector<uint8_t> run(pages.size() * n_bytes);
   for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
-    for_page_runs(pages, &PoolPage::key, [&](size_t begin, size_t end) {
-      backend_.download(run.data(), keys_.page(pages[begin].key, layer), (end - begin) * n_bytes);
+    for_page_runs(pages, [&](size_t begin, size_t end) {
+      backend_.download(run.data(), keys_.page(pages[begin].number, layer), (end - begin) * n_bytes);
       for (size_t i = begin; i < end; ++i)
         std::memcpy(keys[i].data() + static_cast<size_t>(layer) * n_bytes, run.data() + (i - begin) * n_bytes,
                     n_bytes);
@@ -184,26 +179,26 @@ void StageCache::upload_keys(std::span<const PoolPage> pages, std::span<const st
   const auto n_bytes = static_cast<size_t>(keys_.page_bytes());
   std::vector<uint8_t> run(pages.size() * n_bytes);
   for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
-    for_page_runs(pages, &PoolPage::key, [&](size_t begin, size_t end) {
+    for_page_runs(pages, [&](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i)
         std::memcpy(run.data() + (i - begin) * n_bytes, keys[i].data() + static_cast<size_t>(layer) * n_bytes,
                     n_bytes);
-      backend_.upload(keys_.page(pages[begin].key, layer), run.data(), (end - begin) * n_bytes);
+      backend_.upload(keys_.page(pages[begin].number, layer), run.data(), (end - begin) * n_bytes);
     });
 }
 
 void StageCache::publish_rows(std::span<const PoolPage> pages) {
   if (plan_.has_buffers() || !plan_.is_apart) return;
   for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
-    for_page_runs(pages, &PoolPage::row, [&](size_t begin, size_t end) {
-      const int32_t first = pages[begin].row;
+    for_page_runs(pages, [&](size_t begin, size_t end) {
+      const int32_t first = pages[begin].number;
       backend_.upload(slots_.page(first, layer), rows().page(first, layer),
                       (end - begin) * static_cast<size_t>(rows_.page_bytes()));
     });
 }
 
 void StageCache::fill_slots(const CachedSequence& sequence) {
-  const std::vector<int32_t>&to = sequence.slot_pages(), &from = sequence.row_pages();
+  const std::vector<int32_t>&to = sequence.slot_pages(), &from = sequence.pages();
   const auto follows = [&](size_t i) { return to[i] == to[i - 1] + 1 && from[i] == from[i - 1] + 1; };
   std::vector<RowCopy> copies;
   for (int64_t layer = first_layer_; layer < end_layer_; ++layer)

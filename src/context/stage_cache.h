@@ -129,7 +129,7 @@ class StageCache {
   const CachedSequence* prompt_ = nullptr;
   int64_t prompt_begin_ = 0, prompt_end_ = 0;
   std::vector<RowCopy> copies_;
-  Table<int32_t> row_table_, key_table_, slot_table_;                 // [max_step_tokens, context_pages]
+  Table<int32_t> page_table_, slot_table_;                            // [max_step_tokens, context_pages]
   Table<TopkBuffer> buffer_table_;                                    // [n_layers, max_step_tokens]
   enum class Source { rows, slots, windows } source_ = Source::rows;  // where the current step reads rows
   bool has_buffers_ = false;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/sequence.h"
+#include "engine/held_sequence.h"
 
 namespace dsv32 {
 namespace {

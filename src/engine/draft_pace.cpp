@@ -26,9 +26,7 @@ size_t class_of(int64_t n_sequences) { return std::bit_width(static_cast<uint64_
 
 bool DraftPace::Entry::is_known() const { return n_steps >= kFirstSteps; }
 
-int64_t DraftPace::n_guesses(int64_t n_sequences, int64_t n_possible) const {
-  const int64_t n_most = std::min({most_, CachePlan::kMostStepGuesses / n_sequences, n_possible});
-  if (!is_open_ || n_most == 0) return n_most;
+int64_t DraftPace::n_guesses(int64_t n_sequences, int64_t n_most) const {
   const auto entries = std::span(table_[class_of(n_sequences)]).first(static_cast<size_t>(n_most) + 1);
   const auto unknown = std::ranges::find_if_not(entries, &Entry::is_known);
   return unknown != entries.end() ? unknown - entries.begin() : best(entries, kGain);
@@ -57,7 +55,7 @@ void DraftPace::note_guesses(int64_t n_guesses, int64_t n_right) {
 }
 
 void DraftPace::note(int64_t n_sequences, int64_t n_guesses, double seconds) {
-  if (!is_open_ || n_sequences > CachePlan::kMostStepGuesses) return;
+  if (n_sequences > CachePlan::kMostStepGuesses) return;
   Entries& entries = table_[class_of(n_sequences)];
   Entry& entry = entries[static_cast<size_t>(n_guesses)];
   const bool is_old = entry.n_left_out >= kOldSteps;

@@ -19,12 +19,9 @@ namespace dsv32 {
 
 class DraftPace {
  public:
-  // most: guesses of a sequence that a step may verify, 0 to kMostGuesses. With is_open fewer where fewer
-  // pay, else always as many as a step has room for.
-  DraftPace(int64_t most, bool is_open) : most_(most), is_open_(is_open) {}
-
-  // Guesses of each sequence for the next decode step of n_sequences, which can use n_possible.
-  int64_t n_guesses(int64_t n_sequences, int64_t n_possible = kMostGuesses) const;
+  // Guesses of each sequence for the next decode step of n_sequences: at most n_most, 1 to kMostGuesses; all
+  // together at most CachePlan::kMostStepGuesses.
+  int64_t n_guesses(int64_t n_sequences, int64_t n_most) const;
 
   // Of a sequence's guesses in that step the first n_right were right.
   void note_guesses(int64_t n_guesses, int64_t n_right);
@@ -44,8 +41,6 @@ class DraftPace {
   // The known one with the most tokens a second, with `gain` for each step that it was not taken.
   int64_t best(std::span<const Entry> entries, double gain) const;
 
-  const int64_t most_;
-  const bool is_open_;
   std::array<Entries, 6> table_{};  // 1, 2, 3-4, 5-8, 9-16, 17-24 sequences
   // The share of right ones among the i-th guesses behind right ones, and how many guesses it follows from.
   // At first it is taken to be high, so that all numbers are tried.

@@ -16,10 +16,7 @@ Loop::Sequences::const_iterator Loop::find(int64_t request) const {
 
 int64_t Loop::add(Request request, Listener& listener) try {
   if (request.talk != kept_talk_) kept_.reset();  // the new request needs its room
-  const std::shared_ptr<Sequence> sequence =
-      request.sequence ? std::shared_ptr<Sequence>(std::shared_ptr<void>(), request.sequence)
-                       : std::make_shared<Sequence>(engine_);
-  sequence->ask(std::move(request), listener, n_added_);
+  const auto sequence = std::make_shared<Sequence>(engine_, std::move(request), listener, n_added_);
   sequences_.push_back(sequence);
   find_donor(sequences_.size() - 1);
   if (!sequence->is_fixed()) attempt(*sequence, [&] { engine_.check_prompt(sequence->request().prompt); });
@@ -70,7 +67,7 @@ void Loop::fail(Sequence& sequence) {
 
 // Frees the disk for the next request; not while it reads for another one.
 void Loop::stop_waiting(const Sequence& sequence) {
-  if (sequence.uses_disk() && engine_.prefix_cache()) engine_.prefix_cache()->end_reading();
+  if (sequence.held().uses_disk() && engine_.prefix_cache()) engine_.prefix_cache()->end_reading();
 }
 
 bool Loop::turn() try {
@@ -130,7 +127,7 @@ void Loop::end_interrupted() {
     attempt(*sequence, [&] {
       if (error) std::rethrow_exception(error);
       if (sequence->phase == Phase::is_done) return;
-      if (sequence->is_cached()) sequence->save_prefix();
+      if (sequence->held().is_cached()) sequence->held().save_prefix();
       stop_waiting(*sequence);
       sequence->interrupt();
     });
@@ -145,17 +142,16 @@ void Loop::begin_constraints() {
 }
 
 // Closes the sequences of requests that are done, and counts their answers' lengths, from which the next
-// ones' are expected. Keeps that of a talk that is alone, if it is neither shrunk nor suspended; not after an
-// error, as its rows may be damaged.
+// ones' are expected. Keeps that of a talk that is alone, if it is not shrunk; not after an error, as its
+// rows may be damaged.
 void Loop::close_done() {
   for (const auto& sequence : sequences_) {
-    if (sequence->phase != Phase::is_done || sequence->is_fixed() || !sequence->is_cached()) continue;
+    if (sequence->phase != Phase::is_done || sequence->is_fixed() || !sequence->held().is_cached()) continue;
     attempt(*sequence, [&] { sequence->note_held(); });
     const int64_t talk = sequence->request().talk;
-    const bool is_whole =
-        !sequence->has_failed() && !sequence->is_shrunk() && !sequence->cached().is_suspended();
-    OpenSequence cached = sequence->leave();
-    if (talk != 0 && sequences_.size() == 1 && is_whole) kept_ = std::move(cached), kept_talk_ = talk;
+    const bool is_whole = !sequence->has_failed() && !sequence->held().is_shrunk();
+    OpenSequence left = sequence->held().leave();
+    if (talk != 0 && sequences_.size() == 1 && is_whole) kept_ = std::move(left), kept_talk_ = talk;
     ++n_answers_;
     n_answer_tokens_ += sequence->n_drawn();
   }
@@ -178,14 +174,14 @@ void Loop::begin_ready(bool waits) {
 
 // Makes the prefix of a finished request reusable.
 void Loop::save_if_done(Sequence& sequence) {
-  if (sequence.phase == Phase::is_done) attempt(sequence, [&] { sequence.save_prefix(); });
+  if (sequence.phase == Phase::is_done) attempt(sequence, [&] { sequence.held().save_prefix(); });
 }
 
 // Reserves room for each sequence's token: a sequence without room ends. Returns the others, sorted by their
 // pages in the pool, so that rows are fetched by rising addresses.
 std::vector<Sequence*> Loop::make_room(std::vector<Sequence*> sequences) {
   std::ranges::sort(sequences, {}, [](const Sequence* sequence) -> const std::vector<int32_t>& {
-    return sequence->cached().row_pages();
+    return sequence->cached().pages();
   });
   std::vector<Sequence*> stepping;
   for (Sequence* sequence : sequences) {
@@ -354,7 +350,7 @@ void Loop::take_tokens_of(std::span<DrawnToken> tokens) {
     record.top.resize(std::min(record.top.size(), static_cast<size_t>(n_wanted)));
     try {
       if (token.error) std::rethrow_exception(token.error);
-      if (!record.is_finite) sequence.discard_prefix();
+      if (!record.is_finite) sequence.held().discard_prefix();
       record.check();
       if (drawer_) record.chosen.id = drawer_(sequence, token.nth, record.chosen.id);
       sequence.push(record);
@@ -379,7 +375,7 @@ NextStep Loop::schedule() {
   }
   for (size_t i = 0; i < states.size(); ++i) share(i, states);
   SchedulerInput input{states,
-                       {cache.n_row_pages(), cache.n_key_pages(), cache.n_slot_pages(), cache.max_seqs},
+                       {cache.n_pages(), cache.n_slot_pages(), cache.max_seqs},
                        n_answers_ ? n_answer_tokens_ / n_answers_ : 0,
                        plan.chunk,
                        was_prompt_,
@@ -387,7 +383,8 @@ NextStep Loop::schedule() {
                        std::min(cache.buffer_pages(), least_buffer_pages(engine_.args()))};
   // With experts in host memory the processors are the bound, whatever the stages do.
   if (plan.n_host_expert_layers() == 0) input.n_stages = plan.n_stages();
-  input.n_under_way = std::ssize(under_way_), input.pace = &pace_;
+  input.n_under_way = std::ssize(under_way_), input.n_guesses = cache.n_guesses;
+  if (may_guess_less_) input.pace = &pace_;
   return next_step(input);
 }
 
@@ -418,33 +415,37 @@ void Loop::share(size_t i, std::span<SequenceState> states) {
     donor = find(*own.donor_number);
   }
   states[i].donor = static_cast<size_t>(donor - sequences_.begin());
-  states[i].n_shared_rows = states[i].n_shared_keys = own.n_common / kPageTokens;
+  states[i].n_shared_pages = own.n_common / kPageTokens;
   if (!states[i].is_admitted() || own.phase == Phase::waits_for_disk ||
       !states[*states[i].donor].is_admitted())
     return;
-  const CachedSequence &ours = own.cached(), &its = (*donor)->cached();
-  const auto n_same = [&](const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
-    return std::min<int64_t>(std::ranges::mismatch(a, b).in1 - a.begin(), ours.n_tokens() / kPageTokens);
-  };
-  states[i].n_shared_rows = n_same(ours.row_pages(), its.row_pages());
-  states[i].n_shared_keys = n_same(ours.key_pages(), its.key_pages());
+  const std::vector<int32_t>& pages = own.cached().pages();
+  const int64_t n_same = std::ranges::mismatch(pages, (*donor)->cached().pages()).in1 - pages.begin();
+  states[i].n_shared_pages = std::min(n_same, own.cached().n_tokens() / kPageTokens);
 }
 
 void Loop::carry_out(const NextStep& next) {
-  n_suspended_ += std::ssize(next.suspended), n_restarted_ += std::ssize(next.restarted);
-  n_shrunk_ += std::ssize(next.shrunk);
+  n_restarted_ += std::ssize(next.restarted), n_shrunk_ += std::ssize(next.shrunk);
   const auto each = [&](const std::vector<size_t>& changed, const auto& act) {
     for (const size_t i : changed) {
       if (sequences_[i]->phase != Phase::is_done) attempt(*sequences_[i], [&] { act(i); });
       close_done();  // frees what a failed one held for the next
     }
   };
-  each(next.suspended, [&](size_t i) { sequences_[i]->suspend(); });
-  each(next.restarted, [&](size_t i) { stop_waiting(*sequences_[i]), sequences_[i]->begin_anew(); });
+  each(next.restarted, [&](size_t i) { begin_anew(i); });
   each(next.admitted, [&](size_t i) { admit(i); });
-  each(next.shrunk, [&](size_t i) { sequences_[i]->set_shrunk(true); });
-  each(next.resumed, [&](size_t i) { sequences_[i]->resume(); });
-  each(next.grown, [&](size_t i) { sequences_[i]->set_shrunk(false); });
+  each(next.shrunk, [&](size_t i) { sequences_[i]->held().set_shrunk(true); });
+  each(next.grown, [&](size_t i) { sequences_[i]->held().set_shrunk(false); });
+}
+
+// As if the request had just been added: the same seed gives the same tokens.
+void Loop::begin_anew(size_t i) {
+  const Sequence& old = *sequences_[i];
+  stop_waiting(old);
+  const auto fresh = std::make_shared<Sequence>(engine_, old.request(), old.listener(), old.number);
+  fresh->n_overtaken = old.n_overtaken;
+  fresh->donor_number = old.donor_number, fresh->n_common = old.n_common;
+  sequences_[i] = fresh;
 }
 
 void Loop::admit(size_t i) {

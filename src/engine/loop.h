@@ -2,7 +2,7 @@
 //
 // Takes requests, asks the scheduler for the next step, runs it, and draws a token from each of its rows of
 // logits. A request whose pages are still being read from disk is not scheduled. A request that came without
-// a sequence is admitted to the cache when there is room; later it may be suspended, or begin anew. A talk's
+// a sequence is admitted to the cache when there is room; later it may have to begin anew. A talk's
 // sequence is kept for its next request, unless another request comes first. An exception in a step of a
 // prompt is its request's error; an exception in a decode step leaves turn(). One thread at a time.
 #pragma once
@@ -25,8 +25,7 @@ class Loop : public Answerer {
  public:
   // The engine must outlive it. may_guess_less: a step verifies fewer guesses than the plan allows where
   // fewer pay.
-  Loop(Engine& engine, bool may_guess_less)
-      : engine_(engine), pace_(engine.plan().cache.n_guesses, may_guess_less) {}
+  Loop(Engine& engine, bool may_guess_less) : engine_(engine), may_guess_less_(may_guess_less) {}
 
   int64_t add(Request request, Listener& listener) override;
   bool turn() override;
@@ -43,13 +42,11 @@ class Loop : public Answerer {
   using Drawer = std::function<int32_t(const Sequence& sequence, int64_t nth, int32_t drawn)>;
   void set_drawer(Drawer drawer) { drawer_ = std::move(drawer); }
 
-  // How often a request was suspended, began anew or got a smaller buffer to make room for others.
-  int64_t n_suspended() const { return n_suspended_; }
+  // How often a request began anew or got a smaller buffer to make room for others.
   int64_t n_restarted() const { return n_restarted_; }
   int64_t n_shrunk() const { return n_shrunk_; }
 
  private:
-  // Sequences of the loop's own, or that requests brought.
   using Sequences = std::vector<std::shared_ptr<Sequence>>;
   Sequences::const_iterator find(int64_t request) const;
 
@@ -98,18 +95,20 @@ class Loop : public Answerer {
   void find_donor(size_t i);
   void share(size_t i, std::span<SequenceState> states);
   void carry_out(const NextStep& next);
+  void begin_anew(size_t i);
   void admit(size_t i);
 
   Engine& engine_;
   Sequences sequences_;  // in the order of arrival
   OpenSequence kept_;    // of the talk kept_talk_, between two of its requests
   int64_t kept_talk_ = 0;
+  const bool may_guess_less_;
   DraftPace pace_;
   Guesser guesser_;
   Drawer drawer_;
   int64_t n_added_ = 0;
   int64_t n_answers_ = 0, n_answer_tokens_ = 0;  // of answers that ended on the loop's own sequences
-  int64_t n_suspended_ = 0, n_restarted_ = 0, n_shrunk_ = 0;
+  int64_t n_restarted_ = 0, n_shrunk_ = 0;
   bool was_prompt_ = false;            // the last step read a prompt
   std::deque<RunningStep> under_way_;  // decode steps of groups, the oldest first
 };

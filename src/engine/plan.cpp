@@ -172,8 +172,6 @@ class MemoryPlanner {
     plan_.chunk = std::max(std::min(chunk, cache.max_context), n_most);
     plan_.n_activation_bytes = step_bytes(plan_.chunk, cache.max_context);
     cache.pool_tokens = choose_pool();
-    cache.key_tokens =
-        std::clamp(options_.keys.value_or(cache.pool_tokens), cache.max_context, cache.pool_tokens);
     plan_.expert_window_bytes = expert_window();
     const std::optional<int64_t> rows = wanted_rows();
     if (machine_.is_apart) {
@@ -392,7 +390,7 @@ double rate_of(const ModelArgs& args, const EngineOptions& options, const Memory
   const CachePlan& cache = plan.cache;
   const int64_t n_each = std::min(cache.max_context, kUsualTokens);
   const int64_t n_seqs =
-      options.is_for_all ? std::clamp<int64_t>(cache.key_tokens / n_each, 1, cache.max_seqs) : 1;
+      options.is_for_all ? std::clamp<int64_t>(cache.pool_tokens / n_each, 1, cache.max_seqs) : 1;
   return expected_speed(args, plan, machine, n_seqs).decode_rate;
 }
 

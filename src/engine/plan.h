@@ -70,7 +70,6 @@ struct EngineOptions {
   // Tokens of all sequences together. kAllContexts: a full context for each, or what the memory holds;
   // nothing: as many as one context.
   std::optional<int64_t> pool;
-  std::optional<int64_t> keys;   // of these, tokens of sequences that are not suspended; nothing: all
   std::optional<int64_t> slots;  // of all top-k buffers together; nothing: whole buffers for max_seqs
   // Rows of a sequence and layer on the device, kEveryRow for all; nothing: all if they fit, else as many as
   // do.

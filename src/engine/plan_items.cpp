@@ -88,8 +88,8 @@ bool MemoryPlan::offers_no_less(const MemoryPlan& other, int64_t n_enough) const
   };
   return n_host_expert_bytes == 0 && stages.size() <= other.stages.size() && chunk >= other.chunk &&
          cache.max_context >= other.cache.max_context && cache.max_seqs >= other.cache.max_seqs &&
-         cache.pool_tokens >= other.cache.pool_tokens && cache.key_tokens >= other.cache.key_tokens &&
-         cache.slot_tokens >= other.cache.slot_tokens && rows(*this) >= std::min(rows(other), n_enough);
+         cache.pool_tokens >= other.cache.pool_tokens && cache.slot_tokens >= other.cache.slot_tokens &&
+         rows(*this) >= std::min(rows(other), n_enough);
 }
 
 uint64_t MemoryPlan::n_device_bytes_read() const {

@@ -41,7 +41,7 @@ EngineOptions with_sequences(const ModelArgs& args, EngineOptions options, Machi
   const auto batch_of = [&](int64_t n, int64_t n_slot_pages) {
     EngineOptions batch = options;
     batch.max_seqs = n;
-    batch.pool = batch.keys = std::max(context, n * std::min(context, kUsualTokens));
+    batch.pool = std::max(context, n * std::min(context, kUsualTokens));
     batch.topk_buffer = n_slot_pages ? n_rows : kEveryRow;
     batch.slots = n_slot_pages * kPageTokens;
     return batch;
@@ -67,7 +67,7 @@ EngineOptions with_sequences(const ModelArgs& args, EngineOptions options, Machi
 EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, int64_t n) {
   options.context = options.context.value_or(args.max_seq_len);
   options.max_seqs = n;
-  options.pool = options.keys = n * *options.context;
+  options.pool = n * *options.context;
   return options;
 }
 

@@ -18,7 +18,7 @@
 
 namespace dsv32 {
 
-class Sequence;
+class HeldSequence;
 
 struct SamplingOptions {
   float temperature = 1.0f;  // 0: greedy
@@ -77,11 +77,11 @@ struct Request {
   // The sequence to answer on, which is in the cache already. It keeps what it holds of the prompt's
   // beginning, and holds prompt and answer afterwards, the last token perhaps without its row. Null: the loop
   // makes one.
-  Sequence* sequence = nullptr;
+  HeldSequence* sequence = nullptr;
   const Tokenizer* tokenizer = nullptr;
   std::vector<int32_t> prompt;
   GenerationOptions options;
-  std::vector<TokenRun> decoded = {};  // of the prompt: Sequence::decoded() of an earlier sequence
+  std::vector<TokenRun> decoded = {};  // of the prompt: HeldSequence::decoded() of an earlier sequence
   bool is_held = false;  // `sequence` holds the prompt but for its last token: decode begins with it
   // Requests with the same number, not 0, are a talk: if no other request comes in between, the next one
   // continues on the sequence of the one before.

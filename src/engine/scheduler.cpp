@@ -18,10 +18,9 @@ class Scheduler {
 
   NextStep decide() {
     give_way();
-    resume();
     grow();
     admit();
-    shrink();  // resumed or admitted sequences need slots at once
+    shrink();  // admitted sequences need slots at once
     choose();
     return std::move(next_);
   }
@@ -39,15 +38,20 @@ class Scheduler {
     const int64_t n_least = std::max(state.n_prompt, state.n_held) + kPageTokens;
     return std::min(state.n_most, std::max(n_least, state.n_prompt + input_.mean_answer));
   }
-  // The room that admitted sequences take at those lengths. `shrinks`: with the smallest buffers.
+  // The room that a sequence takes when it holds n_tokens.
+  Room room_of(const SequenceState& state, int64_t n_tokens) const {
+    const int64_t n_pages = pages_for(n_tokens);
+    return {n_pages - std::min(n_pages, state.n_shared_pages),
+            std::min(n_pages, state.is_shrunk ? input_.least_buffer_pages : input_.buffer_pages), 1};
+  }
+  // The room that admitted sequences take at the lengths above. `shrinks`: with the smallest buffers.
   Room taken(int64_t (Scheduler::*n_tokens)(const SequenceState&) const, bool shrinks = false) const {
     Room sum;
     for (SequenceState state : states_) {
       if (!state.is_admitted()) continue;
       state.is_shrunk = state.is_shrunk || (shrinks && !state.is_fixed);
-      const Room room = room_of(input_, state, (this->*n_tokens)(state));
-      sum.n_row_pages += room.n_row_pages, sum.n_key_pages += room.n_key_pages;
-      sum.n_slot_pages += room.n_slot_pages, sum.n_shares += room.n_shares;
+      const Room room = room_of(state, (this->*n_tokens)(state));
+      sum.n_pages += room.n_pages, sum.n_slot_pages += room.n_slot_pages, sum.n_shares += room.n_shares;
     }
     return sum;
   }
@@ -56,22 +60,20 @@ class Scheduler {
     return input_.room.holds(taken(&Scheduler::expected_tokens, shrinks));
   }
 
-  // The youngest admitted sequence, of the running ones or of all; never the oldest.
-  std::optional<size_t> youngest(bool is_running) const {
+  // The youngest admitted sequence; never the oldest.
+  std::optional<size_t> youngest() const {
     std::optional<size_t> found;
     int64_t n = 0;
-    for (size_t i = 0; i < states_.size(); ++i) {
-      if (!states_[i].is_admitted() || (is_running && states_[i].is_suspended)) continue;
-      if (++n > 1 && !states_[i].is_fixed) found = i;
-    }
+    for (size_t i = 0; i < states_.size(); ++i)
+      if (states_[i].is_admitted() && ++n > 1 && !states_[i].is_fixed) found = i;
     return found;
   }
   // The youngest sequence whose next step would need fewer slots if its buffer shrank.
   std::optional<size_t> youngest_to_shrink() const {
     for (size_t i = states_.size(); i-- > 0;) {
       const SequenceState& state = states_[i];
-      if (!state.is_admitted() || state.is_suspended || state.is_shrunk || state.is_fixed) continue;
-      if (room_of(input_, state, next_tokens(state)).n_slot_pages > input_.least_buffer_pages) return i;
+      if (!state.is_admitted() || state.is_shrunk || state.is_fixed) continue;
+      if (room_of(state, next_tokens(state)).n_slot_pages > input_.least_buffer_pages) return i;
     }
     return std::nullopt;
   }
@@ -88,47 +90,22 @@ class Scheduler {
 
   void give_way() {
     shrink();
-    for (Room next = taken_next(); !input_.room.holds(next); next = taken_next()) {
-      const bool lacks_rows = next.n_row_pages > input_.room.n_row_pages;
-      const std::optional<size_t> leaves = youngest(!lacks_rows);
+    while (!input_.room.holds(taken_next())) {
+      const std::optional<size_t> leaves = youngest();
       if (!leaves) return;
       SequenceState& state = states_[*leaves];
-      state.is_suspended = !lacks_rows;
-      (lacks_rows ? next_.restarted : next_.suspended).push_back(*leaves);
-      if (!lacks_rows) continue;
       state.phase = Phase::waits_for_room, state.n_held = 0, state.is_shrunk = false;
+      next_.restarted.push_back(*leaves);
       std::erase(next_.shrunk, *leaves);
     }
   }
 
-  bool is_pressed() const {
-    return !next_.shrunk.empty() || !next_.suspended.empty() || !next_.restarted.empty();
-  }
-
-  // A sequence that is alone goes on even if it is expected not to fit.
-  bool is_alone(size_t i) const {
-    for (size_t j = 0; j < states_.size(); ++j)
-      if (j != i && states_[j].is_admitted() && !states_[j].is_suspended) return false;
-    return true;
-  }
-
-  void resume() {
-    if (is_pressed()) return;
-    for (size_t i = 0; i < states_.size(); ++i) {
-      if (!states_[i].is_admitted() || !states_[i].is_suspended) continue;
-      states_[i].is_suspended = false;
-      states_[i].is_suspended = !fits_as_expected(true) && !is_alone(i);
-      if (states_[i].is_suspended) return;
-      next_.resumed.push_back(i);
-    }
-  }
+  bool is_pressed() const { return !next_.shrunk.empty() || !next_.restarted.empty(); }
 
   // Makes buffers whole again with slots that no other sequence waits for.
   void grow() {
-    const auto wants_room = [](const SequenceState& state) {
-      return state.is_suspended || state.phase == Phase::waits_for_room;
-    };
-    if (is_pressed() || std::ranges::any_of(states_, wants_room)) return;
+    const auto waits = [](const SequenceState& state) { return state.phase == Phase::waits_for_room; };
+    if (is_pressed() || std::ranges::any_of(states_, waits)) return;
     for (size_t i = 0; i < states_.size(); ++i) {
       if (!states_[i].is_shrunk) continue;
       states_[i].is_shrunk = false;
@@ -139,18 +116,20 @@ class Scheduler {
   }
 
   bool shares(const SequenceState& state) const {
-    return state.donor && states_[*state.donor].is_admitted() && state.n_shared_rows > 0;
+    return state.donor && states_[*state.donor].is_admitted() && state.n_shared_pages > 0;
   }
 
+  // A sequence that is alone begins even if it is expected not to fit.
   bool may_begin(size_t i) {
+    const bool is_alone = std::ranges::none_of(states_, &SequenceState::is_admitted);
     states_[i].phase = Phase::waits_for_disk;
-    if (fits_as_expected(true) || is_alone(i)) return true;
+    if (is_alone || fits_as_expected(true)) return true;
     states_[i].phase = Phase::waits_for_room;
     return false;
   }
 
   void admit() {
-    if (is_pressed() || std::ranges::any_of(states_, &SequenceState::is_suspended)) return;
+    if (is_pressed()) return;
     std::optional<int64_t> n_may_overtake;  // nothing: no sequence stays waiting yet
     for (size_t i = 0; i < states_.size(); ++i) {
       if (states_[i].phase != Phase::waits_for_room) continue;
@@ -165,15 +144,12 @@ class Scheduler {
     }
   }
 
-  bool changes_sequences() const {
-    return is_pressed() || !next_.admitted.empty() || !next_.resumed.empty() || !next_.grown.empty();
-  }
+  bool changes_sequences() const { return is_pressed() || !next_.admitted.empty() || !next_.grown.empty(); }
 
   void choose() {
     std::vector<size_t> decoding, reading;
     bool waits_for_disk = false, waits = false;
     for (size_t i = 0; i < states_.size(); ++i) {
-      if (states_[i].is_suspended) continue;
       if (states_[i].phase == Phase::decodes) decoding.push_back(i);
       if (states_[i].phase == Phase::reads_prompt && reading.empty()) reading.push_back(i);
       waits_for_disk = waits_for_disk || states_[i].phase == Phase::waits_for_disk;
@@ -199,14 +175,17 @@ class Scheduler {
     }
     decoding.resize(std::min(decoding.size(), static_cast<size_t>((n + n_groups - 1) / n_groups)));
     next_.what = What::decode, next_.is_group = n_groups > 1;
-    if (n_groups == 1 && input_.pace) next_.n_guesses = guesses_of(decoding);
+    if (n_groups == 1) next_.n_guesses = guesses_of(decoding);
     next_.sequences = std::move(decoding);
   }
 
+  // Of each sequence: no more than one of them can use, and than a step has room for.
   int64_t guesses_of(const std::vector<size_t>& decoding) const {
     int64_t n_possible = 0;
     for (const size_t i : decoding) n_possible = std::max(n_possible, states_[i].n_possible_guesses);
-    return input_.pace->n_guesses(std::ssize(decoding), n_possible);
+    const int64_t n = std::ssize(decoding),
+                  n_most = std::min({input_.n_guesses, CachePlan::kMostStepGuesses / n, n_possible});
+    return input_.pace && n_most > 0 ? input_.pace->n_guesses(n, n_most) : n_most;
   }
 
   const SchedulerInput& input_;
@@ -215,17 +194,6 @@ class Scheduler {
 };
 
 }  // namespace
-
-Room room_of(const SchedulerInput& input, const SequenceState& state, int64_t n_tokens) {
-  const int64_t n_pages = pages_for(state.is_suspended ? state.n_held : n_tokens);
-  Room room;
-  room.n_row_pages = n_pages - std::min(n_pages, state.n_shared_rows);
-  if (state.is_suspended) return room;
-  room.n_key_pages = n_pages - std::min(n_pages, state.n_shared_keys);
-  room.n_slot_pages = std::min(n_pages, state.is_shrunk ? input.least_buffer_pages : input.buffer_pages);
-  room.n_shares = 1;
-  return room;
-}
 
 NextStep next_step(const SchedulerInput& input) { return Scheduler(input).decide(); }
 

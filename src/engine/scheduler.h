@@ -1,11 +1,10 @@
 // Which step comes next, of which sequences, and with how many guesses: a pure function of what each sequence
 // waits for and holds.
 //
-// Admission, suspension and the choice of a step are one decision over one budget. A sequence is admitted
+// Admission, giving way and the choice of a step are one decision over one budget. A sequence is admitted
 // when all admitted sequences, at their expected lengths and with the smallest buffers, stay within the room.
-// Where room is lacking, buffers shrink first; then the youngest sequence gives way: it is suspended (its
-// keys go to host memory, its slots are freed, its rows stay), or, where rows are lacking, it loses its rows
-// and begins anew later. A sequence that gave way goes on before a new one begins.
+// Where room is lacking, buffers shrink first; then the youngest sequence gives way: it loses its pages, and
+// begins anew when there is room.
 //
 // Steps are of one role. Prompts are read one at a time; while one is read, every second step is a decode
 // step of all that decode, so that neither starves. Sequences are admitted in the order of arrival, but a
@@ -35,15 +34,13 @@ constexpr int64_t kMostOvertaken = 8;
 // chunk of its prompt, its next token, nothing.
 enum class Phase { waits_for_constraint, waits_for_room, waits_for_disk, reads_prompt, decodes, is_done };
 
-// Pages of the pools, and shares: each sequence that is not suspended takes one share of the tables, the
-// logits and the state of buffers. Describes the whole room, or the part that is taken.
+// Pages of the pools, and shares: each sequence takes one share of the tables, the logits and the state of
+// buffers. Describes the whole room, or the part that is taken.
 struct Room {
-  int64_t n_row_pages = 0, n_key_pages = 0, n_slot_pages = 0;
-  int64_t n_shares = 0;
+  int64_t n_pages = 0, n_slot_pages = 0, n_shares = 0;
 
   bool holds(const Room& taken) const {
-    return taken.n_row_pages <= n_row_pages && taken.n_key_pages <= n_key_pages &&
-           taken.n_slot_pages <= n_slot_pages && taken.n_shares <= n_shares;
+    return taken.n_pages <= n_pages && taken.n_slot_pages <= n_slot_pages && taken.n_shares <= n_shares;
   }
 };
 
@@ -51,16 +48,15 @@ struct Room {
 // together.
 struct SequenceState {
   Phase phase = Phase::waits_for_room;
-  bool is_suspended = false;  // its keys lie in host memory, it has no slots
-  bool is_fixed = false;      // not opened by the loop: it never gives way
-  int64_t n_held = 0;         // tokens with rows
+  bool is_fixed = false;  // not opened by the loop: it never gives way
+  int64_t n_held = 0;     // tokens with rows
   int64_t n_prompt = 0;
   int64_t n_most = 0;
   bool is_shrunk = false;  // its buffer has the fewest slots
   // The earlier sequence with which it shares, or is expected to share, leading pages, which count only
   // there. The donor is admitted before it, and gives way after it.
   std::optional<size_t> donor = {};
-  int64_t n_shared_rows = 0, n_shared_keys = 0;
+  int64_t n_shared_pages = 0;
   int64_t n_overtaken = 0;         // later sequences that were admitted before it
   bool is_under_way = false;       // in a decode step whose tokens are not taken yet
   int64_t n_possible_guesses = 0;  // that it has room for, and that its answer may still use
@@ -83,9 +79,9 @@ struct NextStep {
   std::vector<size_t> sequences;
   bool is_group = false;  // other steps may begin before the tokens of this decode step are taken
   int64_t n_guesses = 0;
-  // Before the step, in this order: sequences to suspend; to begin anew when there is room; to begin; whose
-  // buffers shrink; to resume; whose buffers become whole again.
-  std::vector<size_t> suspended, restarted, admitted, shrunk, resumed, grown;
+  // Before the step, in this order: sequences to begin anew when there is room; to begin; whose buffers
+  // shrink; whose buffers become whole again.
+  std::vector<size_t> restarted, admitted, shrunk, grown;
   bool operator==(const NextStep&) const = default;
 };
 
@@ -99,11 +95,9 @@ struct SchedulerInput {
   int64_t buffer_pages = 0, least_buffer_pages = 0;
   int64_t n_stages = 1;             // that decode steps go through at the same time
   int64_t n_under_way = 0;          // decode steps whose tokens are not taken yet
-  const DraftPace* pace = nullptr;  // how many guesses pay; null: there are none
+  int64_t n_guesses = 0;            // the most of a sequence
+  const DraftPace* pace = nullptr;  // how many of them pay; null: all
 };
-
-// The room that a sequence takes when it holds n_tokens.
-Room room_of(const SchedulerInput& input, const SequenceState& sequence, int64_t n_tokens);
 
 NextStep next_step(const SchedulerInput& input);
 

@@ -19,129 +19,21 @@ size_t held_length(std::string_view text, std::string_view stop) {
 
 }  // namespace
 
-// --- In the cache
-
-void CloseSequence::operator()(CachedSequence* sequence) const {
-  if (engine->forward().n_under_way(*sequence) > 0) engine->forward().abandon();
-  if (PrefixCache* prefixes = engine->prefix_cache()) prefixes->forget(*sequence);
-  engine->cache().close(*sequence);
-  delete sequence;
-}
-
-void Sequence::enter(OpenSequence cached) {
-  cached_ = cached ? std::move(cached) : OpenSequence(engine_.cache().open().release(), {&engine_});
-}
-
-// Hundreds of sequences may wait for their turn at the disk, and the loop calls this at every turn: asks the
-// cache again only when n_changes() has risen.
-bool Sequence::is_ready(std::span<const int32_t> prompt, std::span<const TokenRun> decoded) {
-  PrefixCache* prefixes = engine_.prefix_cache();
-  if (!prefixes) return true;
-  if (waits_since_ == prefixes->n_changes()) return false;
-  const PrefixCache::Readiness readiness = prefixes->readiness(prompt, decoded);
-  waits_since_.reset();
-  uses_disk_ = readiness != PrefixCache::Readiness::waits_for_it;
-  if (!uses_disk_) waits_since_ = prefixes->n_changes();
-  return readiness == PrefixCache::Readiness::is_ready;
-}
-
-// Never keeps the prompt's last token, because its logits are needed: it is computed again.
-int64_t Sequence::hold(std::span<const int32_t> prompt, int64_t n_reusable,
-                       std::span<const TokenRun> decoded) {
-  engine_.check_prompt(prompt);
-  await_chunks();
-  int64_t n = std::ranges::mismatch(prompt, tokens()).in1 - prompt.begin();
-  if (n == std::ssize(prompt)) --n;
-  if (n < cached_->n_tokens()) engine_.cache().truncate(*cached_, n);
-  n_reusable_ = n_reusable;
-  waits_since_.reset();
-  PrefixCache* prefixes = engine_.prefix_cache();
-  return prefixes ? prefixes->restore(*cached_, prompt, n, decoded) : n;
-}
-
-const char* Sequence::why_none_cached() const {
-  const PrefixCache* prefixes = engine_.prefix_cache();
-  return prefixes ? prefixes->why_none() : "the prefix cache is off";
-}
-
-int64_t Sequence::read_chunk(std::span<const int32_t> prompt) {
-  const auto start = Clock::now();
-  Forward& forward = engine_.forward();
-  const int64_t n_before = cached_->n_tokens(), n_left = std::ssize(prompt) - n_before;
-  const int64_t n = std::min(engine_.plan().chunk, n_left);
-  const int64_t n_through = n_before - forward.n_under_way(*cached_);
-  const auto chunk = prompt.subspan(static_cast<size_t>(n_before), static_cast<size_t>(n));
-  try {
-    forward.run({Role::prefill, {cached_.get()}, {chunk.begin(), chunk.end()}, n == n_left});
-    forward.wait();  // done means computed, also for measurements
-  } catch (...) {
-    forward.abandon();
-    forward.wait();  // its pages are about to be free
-    engine_.cache().truncate(*cached_, n_through);
-    throw;
-  }
-  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->note_prefill(n, seconds_since(start));
-  remember();
-  return cached_->n_tokens();
-}
-
-// Unlocks its remembered prefixes, so that they may leave the device too.
-void Sequence::suspend() {
-  await_chunks();
-  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->forget(*cached_);
-  engine_.cache().suspend(*cached_);
-}
-
-void Sequence::set_shrunk(bool shrunk) {
-  is_shrunk_ = shrunk;
-  const int64_t n_pages = engine_.plan().cache.buffer_pages();
-  engine_.cache().set_most_slots(*cached_, shrunk ? least_buffer_pages(engine_.args()) : n_pages);
-}
-
-void Sequence::save_prefix() {
-  if (cached_->is_suspended()) return;
-  await_chunks();
-  remember();
-}
-
-void Sequence::await_chunks() {
-  if (engine_.forward().n_under_way(*cached_) == 0) return;
-  engine_.forward().finish();
-  engine_.forward().wait();  // the host may be about to write to its pages, or to read them
-}
-
-void Sequence::discard_prefix() {
-  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->discard(cached_->history());
-}
-
-std::span<const int32_t> Sequence::reusable() const {
-  const std::span<const int32_t> history = cached_->history();
-  const int64_t n_through = std::ssize(history) - engine_.forward().n_under_way(*cached_);
-  return history.first(static_cast<size_t>(std::min(n_reusable_, n_through)));
-}
-
-void Sequence::remember() {
-  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->remember(*cached_, reusable());
-}
-
-std::vector<TokenRun> Sequence::decoded() const {
-  std::vector<TokenRun> runs;
-  const std::span<const int32_t> history = reusable();
-  for (int64_t i = 0; i < std::ssize(history); ++i) {
-    if (!(history[static_cast<size_t>(i)] & kMadeByDecode)) continue;
-    if (runs.empty() || runs.back().end < i) runs.push_back({i, i});
-    runs.back().end = i + 1;
-  }
-  return runs;
-}
-
-// --- Its request
-
-void Sequence::ask(Request request, Listener& listener, int64_t number_) {
-  request.options.check();
-  request_ = std::move(request), listener_ = &listener, number = number_;
-  n_overtaken = 0;
-  begin_anew();
+Sequence::Sequence(Engine& engine, Request request, Listener& listener, int64_t number_)
+    : number(number_),
+      engine_(engine),
+      request_(std::move(request)),
+      listener_(listener),
+      own_(engine),
+      parser_(*request_.tokenizer, request_.options.thinking),
+      stops_(request_.options.stops) {
+  request_.options.check();
+  if (request_.options.tools) calls_.emplace();
+  if (request_.is_held) next_token_ = request_.prompt.back();
+  result_.n_prompt_tokens = n_prompt();
+  const std::string& constraint = request_.options.constraint;
+  if (!constraint.empty()) compiled_ = engine_.constraints().ask(constraint);
+  begin_constraint();
 }
 
 SequenceState Sequence::state() const {
@@ -151,30 +43,9 @@ SequenceState Sequence::state() const {
   state.n_prompt = n_prompt();
   state.n_most = n_wanted < 0 ? context : std::min(context, n_prompt() + n_wanted);
   if (!state.is_admitted()) return state;
-  state.is_suspended = cached_->is_suspended(), state.is_shrunk = is_shrunk_;
-  state.n_held = cached_->n_tokens();
+  state.is_shrunk = held().is_shrunk(), state.n_held = cached().n_tokens();
   state.n_possible_guesses = n_possible_guesses();
   return state;
-}
-
-void Sequence::begin_anew() {
-  is_shrunk_ = uses_disk_ = false;
-  waits_since_.reset();
-  if (!is_fixed()) cached_.reset();
-  constraint_.reset(), compiled_.reset();
-  phase = Phase::waits_for_constraint;
-  parser_.emplace(*request_.tokenizer, request_.options.thinking);
-  calls_ = request_.options.tools ? std::optional<CallParser>(std::in_place) : std::nullopt;
-  stops_ = StopStrings(request_.options.stops);
-  begun_ = Clock::now();
-  next_token_ = request_.is_held ? request_.prompt.back() : -1;
-  begin_guesses();
-  result_ = {};
-  result_.n_prompt_tokens = n_prompt();
-  error_.reset();
-  const std::string& constraint = request_.options.constraint;
-  if (!constraint.empty()) compiled_ = engine_.constraints().ask(constraint);
-  begin_constraint();
 }
 
 void Sequence::begin_constraint() {
@@ -183,8 +54,8 @@ void Sequence::begin_constraint() {
   phase = !is_fixed() ? Phase::waits_for_room : request_.is_held ? Phase::decodes : Phase::waits_for_disk;
 }
 
-void Sequence::admit(OpenSequence cached) {
-  enter(std::move(cached));
+void Sequence::admit(OpenSequence opened) {
+  own_.enter(std::move(opened));
   tally_before_ = engine_.forward().buffer_tally();
   phase = Phase::waits_for_disk;
   begun_ = Clock::now();
@@ -202,26 +73,24 @@ int64_t Sequence::n_reusable_prompt() const {
 }
 
 void Sequence::begin_prompt() {
-  uses_disk_ = true;
-  result_.n_cached_tokens = hold(request_.prompt, n_reusable_prompt(), request_.decoded);
+  result_.n_cached_tokens = held().hold(request_.prompt, n_reusable_prompt(), request_.decoded);
   result_.n_read_tokens = result_.n_cached_tokens;
-  result_.why_none_cached = why_none_cached();
-  uses_disk_ = false;
+  result_.why_none_cached = held().why_none_cached();
   phase = Phase::reads_prompt;
   report_prefill(result_.n_cached_tokens);
 }
 
 void Sequence::report_prefill(int64_t n_done) {
-  listener_->on_prefill(n_done, n_prompt(), result_.n_cached_tokens);
+  listener_.on_prefill(n_done, n_prompt(), result_.n_cached_tokens);
 }
 
 void Sequence::read_prompt() try {
-  const int64_t n_before = cached_->n_tokens();
+  const int64_t n_before = cached().n_tokens();
   const auto n = static_cast<double>(std::min(engine_.plan().chunk, n_prompt() - n_before));
   const StepWatch watch{[this] { return is_interrupted(); },
                         [&](double share) { report_prefill(n_before + static_cast<int64_t>(share * n)); }};
   const Forward::Watched watched(engine_.forward(), watch);
-  const int64_t n_done = read_chunk(request_.prompt);
+  const int64_t n_done = held().read_chunk(request_.prompt);
   result_.n_read_tokens = n_done, result_.prefill_seconds = seconds_since(begun_);
   report_prefill(n_done);
   if (n_done < n_prompt()) return;
@@ -235,7 +104,7 @@ void Sequence::read_prompt() try {
 // After max_thinking tokens of thinking, </think> takes the place of the drawn token.
 void Sequence::push(const TokenRecord& drawn) {
   const GenerationOptions& options = request_.options;
-  const bool thinks = options.thinking && parser_->is_thinking();
+  const bool thinks = options.thinking && parser_.is_thinking();
   const std::optional<int32_t> end_of_thinking = thinks && result_.n_thinking_tokens == options.max_thinking
                                                      ? request_.tokenizer->find(marks::kEndThink)
                                                      : std::nullopt;
@@ -245,10 +114,10 @@ void Sequence::push(const TokenRecord& drawn) {
   if (thinks) ++result_.n_thinking_tokens;
   if (constraint_ && !thinks) constraint_->push(next_token_);
   if (request_.tokenizer->is_end_of_generation(next_token_)) return finish(FinishReason::stop);
-  const CompletionParser::Delta delta = parser_->push(next_token_);
+  const CompletionParser::Delta delta = parser_.push(next_token_);
   emit(delta);
   if (stops_.found()) return finish(FinishReason::stop);
-  if (context_left() + std::ssize(guesses_) == n_accepted_ ||
+  if (held().context_left() + std::ssize(guesses_) == n_accepted_ ||
       result_.n_completion_tokens == options.max_tokens || result_.n_answer_tokens() == options.max_answer)
     finish(FinishReason::length);
 }
@@ -263,16 +132,17 @@ void Sequence::begin_guesses() {
 int64_t Sequence::n_possible_guesses() const {
   const int64_t topk = std::min(engine_.args().topk(), engine_.plan().cache.max_context);
   const int64_t n_wanted = request_.options.n_most();
-  const int64_t n_slots = cached_->is_resident() ? kMostGuesses : cached_->n_slots() / (topk + 1) - 1;
-  const int64_t n_left = n_wanted < 0 ? context_left() : std::min(context_left(), n_wanted - n_drawn());
+  const int64_t n_slots = cached().is_resident() ? kMostGuesses : cached().n_slots() / (topk + 1) - 1;
+  const int64_t n_context = held().context_left();
+  const int64_t n_left = n_wanted < 0 ? n_context : std::min(n_context, n_wanted - n_drawn());
   return std::max<int64_t>(0, std::min(n_slots, n_left - 1));
 }
 
 // A guess's row stays in the reserved pages.
 bool Sequence::may_guess() const {
   const int64_t n = std::ssize(guesses_);
-  const int64_t n_reserved = std::ssize(cached_->row_pages()) * kPageTokens;
-  if (n >= n_possible_guesses() || cached_->n_tokens() + n + 1 >= n_reserved) return false;
+  const int64_t n_reserved = std::ssize(cached().pages()) * kPageTokens;
+  if (n >= n_possible_guesses() || cached().n_tokens() + n + 1 >= n_reserved) return false;
   return guesses_.empty() || !request_.tokenizer->is_end_of_generation(guesses_.back());
 }
 
@@ -286,7 +156,7 @@ void Sequence::guess(int32_t token) {
 
 bool Sequence::thinks(int64_t nth) const {
   const int32_t end = request_.tokenizer->find(marks::kEndThink).value_or(-1);
-  return parser_->is_thinking() &&
+  return parser_.is_thinking() &&
          std::find(guesses_.begin(), guesses_.begin() + nth, end) == guesses_.begin() + nth;
 }
 
@@ -301,7 +171,7 @@ bool Sequence::accepts_guess() {
 }
 
 int64_t Sequence::end_guesses(DraftPace& pace) {
-  const int64_t n_guessed = std::ssize(guesses_), n_kept = cached_->n_tokens() - (n_guessed - n_accepted_);
+  const int64_t n_guessed = std::ssize(guesses_), n_kept = cached().n_tokens() - (n_guessed - n_accepted_);
   result_.n_guessed += n_guessed, result_.n_accepted += n_right_;
   pace.note_guesses(n_guessed, n_right_);
   begin_guesses();
@@ -309,24 +179,24 @@ int64_t Sequence::end_guesses(DraftPace& pace) {
 }
 
 void Sequence::emit(const CompletionParser::Delta& delta) {
-  if (!delta.reasoning.empty()) listener_->on_reasoning(delta.reasoning);
+  if (!delta.reasoning.empty()) listener_.on_reasoning(delta.reasoning);
   emit_answer(stops_.push(calls_ ? calls_->push(delta.content) : delta.content));
 }
 
 void Sequence::emit_answer(const std::string& text) {
   if (text.empty()) return;
   result_.completion.content += text;
-  listener_->on_answer(text);
+  listener_.on_answer(text);
 }
 
 void Sequence::finish(FinishReason reason) {
   result_.finish_reason = reason;
   if (phase == Phase::decodes) {
-    emit(parser_->finish());
+    emit(parser_.finish());
     if (calls_) finish_calls(reason != FinishReason::stop);
     emit_answer(stops_.finish());
-    result_.completion.reasoning = parser_->completion().reasoning;
-    result_.completion.thinking_closed = parser_->completion().thinking_closed;
+    result_.completion.reasoning = parser_.completion().reasoning;
+    result_.completion.thinking_closed = parser_.completion().thinking_closed;
     result_.decode_seconds = seconds_since(begun_);
   }
   phase = Phase::is_done;
@@ -344,8 +214,8 @@ void Sequence::fail(const Error& error) {
 
 void Sequence::note_held() {
   const Forward::BufferTally now = engine_.forward().buffer_tally();
-  result_.decoded = decoded();
-  result_.n_held_tokens = cached_->n_tokens();
+  result_.decoded = held().decoded();
+  result_.n_held_tokens = cached().n_tokens();
   result_.buffer_tally = {now.n_rows - tally_before_.n_rows, now.n_misses - tally_before_.n_misses};
 }
 
@@ -374,42 +244,6 @@ std::string StopStrings::push(std::string_view text) {
   std::string shown = held_.substr(0, held_.size() - n_held);
   held_.erase(0, shown.size());
   return shown;
-}
-
-// --- By hand
-
-int64_t ByHand::sync(std::span<const int32_t> prompt) {
-  const int64_t n = hold(prompt);
-  while (read_chunk(prompt) < std::ssize(prompt)) continue;
-  return n;
-}
-
-void ByHand::step(int32_t token) {
-  engine_.check_prompt({&token, 1});
-  engine_.forward().run({Role::decode, {&cached()}, {token}});
-}
-
-const std::vector<float>& ByHand::logits() {
-  logits_.resize(static_cast<size_t>(engine_.args().vocab_size));
-  engine_.forward().last_backend().download(logits_.data(), device_logits(), logits_.size() * sizeof(float));
-  return logits_;
-}
-
-const float* ByHand::device_logits() const {
-  return engine_.forward().logits_row(engine_.forward().n_logits() - 1);
-}
-
-std::vector<float> ByHand::all_logits(std::span<const int32_t> tokens) {
-  engine_.check_prompt(tokens);
-  std::vector<float> all;
-  const auto chunk = static_cast<size_t>(engine_.plan().chunk);
-  for (size_t begin = 0; begin < tokens.size(); begin += chunk) {
-    const std::span<const int32_t> some = tokens.subspan(begin, std::min(chunk, tokens.size() - begin));
-    engine_.forward().run({Role::prefill, {&cached()}, {some.begin(), some.end()}, std::ssize(some)});
-    const std::vector<float> logits = engine_.forward().logits();
-    all.insert(all.end(), logits.begin(), logits.end());
-  }
-  return all;
 }
 
 }  // namespace dsv32

@@ -1,11 +1,10 @@
-// A sequence: what the cache holds of it, which of its prefixes later requests may reuse, and the request
-// that it answers; and ByHand, a sequence that is driven step by step, without a request.
+// A request on its way: its sequence in the cache, and its answer so far.
 //
 //   waits_for_room -> waits_for_disk -> reads_prompt -> decodes -> is_done
 //
 // The loop decides when each phase comes; the sequence carries it out and tells the request's listener. The
-// sequence computes the chunks of its prompt; the loop runs the steps of several sequences, and draws. A
-// prompt is always given whole, and only the tokens that the cache lacks are computed. One thread at a time.
+// sequence computes the chunks of its prompt; the loop runs the steps of several sequences, and draws. One
+// thread at a time.
 #pragma once
 
 #include <chrono>
@@ -21,7 +20,7 @@
 
 #include "base/error.h"
 #include "engine/draft_pace.h"
-#include "engine/engine.h"
+#include "engine/held_sequence.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "text/call_parser.h"
@@ -47,73 +46,24 @@ class StopStrings {
   bool found_ = false;
 };
 
-// A sequence of the engine's cache that closes itself.
-struct CloseSequence {
-  Engine* engine = nullptr;
-  void operator()(CachedSequence* sequence) const;
-};
-using OpenSequence = std::unique_ptr<CachedSequence, CloseSequence>;
-
 class Sequence {
  public:
-  explicit Sequence(Engine& engine) : engine_(engine) {}  // which must outlive it
+  // Throws Error{usage} for options out of range. Engine and listener must outlive it.
+  Sequence(Engine& engine, Request request, Listener& listener, int64_t number_);
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
 
-  Engine& engine() const { return engine_; }
+  // In the cache: the request's, or its own.
+  HeldSequence& held() { return request_.sequence ? *request_.sequence : own_; }
+  const HeldSequence& held() const { return request_.sequence ? *request_.sequence : own_; }
+  CachedSequence& cached() { return held().cached(); }
+  const CachedSequence& cached() const { return held().cached(); }
 
-  // --- In the cache
-
-  // Takes `cached`, or opens an empty one. Throws as LatentCache::open() does.
-  void enter(OpenSequence cached = {});
-  OpenSequence leave() { return std::move(cached_); }
-  bool is_cached() const { return cached_ != nullptr; }
-
-  CachedSequence& cached() { return *cached_; }
-  const CachedSequence& cached() const { return *cached_; }
-  const std::vector<int32_t>& tokens() const { return cached_->tokens(); }
-  int64_t context_left() const { return engine_.plan().cache.max_context - cached_->n_tokens(); }
-
-  // Whether hold() of this prompt would not wait for the disk; begins to read its pages. Takes the same
-  // prompt at each call until hold().
-  bool is_ready(std::span<const int32_t> prompt, std::span<const TokenRun> decoded = {});
-  // Forgets tokens that do not belong to `prompt` (at least one token) and restores its known prefix: for the
-  // tokens in the runs `decoded` rows that decode made, for the others rows that prefill made. Returns how
-  // many of the prompt's tokens are held, never the last. Of the prompt and what follows, the first
-  // n_reusable tokens are remembered for others. Throws as check_prompt() does.
-  int64_t hold(std::span<const int32_t> prompt, int64_t n_reusable = std::numeric_limits<int64_t>::max(),
-               std::span<const TokenRun> decoded = {});
-  // Why hold() restored nothing, as half a sentence; empty: it restored some.
-  const char* why_none_cached() const;
-  // Computes the next chunk of a prompt that hold() was called with; on several devices a chunk may be under
-  // way until the next ones (Forward). Returns how many of the prompt's tokens are held then; once all are,
-  // the logits are the last token's.
-  int64_t read_chunk(std::span<const int32_t> prompt);
-  // suspend() frees its room on the device, resume() takes room again; no step in between. Throws as
-  // LatentCache::resume() does.
-  void suspend();
-  void resume() { engine_.cache().resume(*cached_); }
-  // Shrinks its buffer to the fewest slots, or makes it whole. Throws as LatentCache::set_most_slots() does.
-  void set_shrunk(bool shrunk);
-  // Remembers what the steps appended. Called when no step follows for now.
-  void save_prefix();
-  // Of the tokens that are remembered for others, the runs whose rows decode made with other bits than
-  // prefill. hold() of another sequence, or in another process, needs them to find these tokens.
-  std::vector<TokenRun> decoded() const;
-  // The logits are not finite: removes the prefix, which may be damaged in a way that no checksum shows.
-  void discard_prefix();
-
-  // --- Its request
-
-  // Throws Error{usage} for options out of range. The listener must outlive the answer.
-  void ask(Request request, Listener& listener, int64_t number_);
-  // As if it had just been asked: the same seed gives the same tokens.
-  void begin_anew();
   // Goes on if it waits for its constraint and this is there. Throws as compile_constraint() does.
   void begin_constraint();
-  // Enters `cached`, or an empty one.
-  void admit(OpenSequence cached);
-  bool is_ready() { return is_ready(request_.prompt, request_.decoded); }
+  // Enters `opened`, or an empty one.
+  void admit(OpenSequence opened);
+  bool is_ready() { return held().is_ready(request_.prompt, request_.decoded); }
   void begin_prompt();
   // Computes the next chunk of its prompt. If interrupted within the chunk, the sequence ends before it.
   void read_prompt();
@@ -140,40 +90,35 @@ class Sequence {
   // How many tokens the sequence keeps after that step; counts the guesses, and tells `pace`.
   int64_t end_guesses(DraftPace& pace);
   // Whether the listener asks for the end; interrupt() ends the answer with what is there.
-  bool is_interrupted() { return listener_->is_interrupted(); }
+  bool is_interrupted() { return listener_.is_interrupted(); }
   void interrupt() { finish(FinishReason::interrupted); }
   void fail(const Error& error);
   bool has_failed() const { return error_.has_value(); }
-  // Whether what is read from the disk may be for it.
-  bool uses_disk() const { return uses_disk_; }
   // Adds to the result what the cache holds at the end of the answer.
   void note_held();
   // Once the request is done. Throws the Error that it failed with.
   GenerationResult take_result();
 
   const Request& request() const { return request_; }
+  Listener& listener() const { return listener_; }
   int64_t n_drawn() const { return result_.n_completion_tokens; }
   bool is_fixed() const { return request_.sequence != nullptr; }
-  bool is_shrunk() const { return is_shrunk_; }
   // What the scheduler is to know, without donors and steps under way.
   SequenceState state() const;
 
   // --- The loop's notes
 
-  int64_t number = -1;
-  Phase phase = Phase::waits_for_room;
+  const int64_t number;
+  Phase phase = Phase::waits_for_constraint;
   int64_t n_overtaken = 0;  // see SequenceState
   // The earlier request whose prompt has the longest common prefix, if there is one, and the prefix's tokens.
   std::optional<int64_t> donor_number;
   int64_t n_common = 0;
 
  private:
-  void await_chunks();  // waits until no chunk of it is under way
-  std::span<const int32_t> reusable() const;
   int64_t n_reusable_prompt() const;
   int64_t n_prompt() const { return std::ssize(request_.prompt); }
   int64_t n_possible_guesses() const;
-  void remember();
   void report_prefill(int64_t n_done);
   // Whether the token behind the first nth guesses is thought, if they are right.
   bool thinks(int64_t nth) const;
@@ -182,20 +127,12 @@ class Sequence {
   void finish(FinishReason reason);
   void finish_calls(bool is_cut);
 
- protected:
-  Engine& engine_;
-
- private:
   using Clock = std::chrono::steady_clock;
-  OpenSequence cached_;
-  bool is_shrunk_ = false;  // its buffer has the fewest slots
-  int64_t n_reusable_ = 0;
-  std::optional<uint64_t> waits_since_;  // PrefixCache::n_changes() when it was last told to wait its turn
-  bool uses_disk_ = false;
-
-  Request request_;
-  Listener* listener_ = nullptr;
-  std::optional<CompletionParser> parser_;
+  Engine& engine_;
+  const Request request_;
+  Listener& listener_;
+  HeldSequence own_;
+  CompletionParser parser_;
   std::shared_ptr<Compiled> compiled_;      // null: none
   std::unique_ptr<Constraint> constraint_;  // of it
   std::vector<Constraint> after_guess_;     // the same, behind each guess
@@ -203,32 +140,12 @@ class Sequence {
   int64_t n_right_ = 0;                     // of these
   int64_t n_accepted_ = 0;                  // of these: those that the answer does not end with
   std::optional<CallParser> calls_;         // of a request with tools
-  StopStrings stops_{{}};
-  Clock::time_point begun_;  // when the prompt, then the answer, began
+  StopStrings stops_;
+  Clock::time_point begun_ = Clock::now();  // when the prompt, then the answer, began
   int32_t next_token_ = -1;
   Forward::BufferTally tally_before_;  // the engine's, at its admission
   GenerationResult result_;
   std::optional<Error> error_;
-};
-
-// A sequence that has the engine for itself: for measurements, comparisons and tests.
-class ByHand : public Sequence {
- public:
-  explicit ByHand(Engine& engine) : Sequence(engine) { enter(); }  // which must outlive it
-
-  // hold() and all chunks. Returns hold()'s result.
-  int64_t sync(std::span<const int32_t> prompt);
-  // Appends one token: a decode step.
-  void step(int32_t token);
-  // [vocab_size] of the last token, until another sequence computes; valid until the next call.
-  const std::vector<float>& logits();
-  // The same in the backend's memory.
-  const float* device_logits() const;
-  // Prefills `tokens` and returns the logits of every one of them, [n, vocab_size].
-  std::vector<float> all_logits(std::span<const int32_t> tokens);
-
- private:
-  std::vector<float> logits_;
 };
 
 }  // namespace dsv32

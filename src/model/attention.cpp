@@ -19,15 +19,12 @@ constexpr float kIndexNormEps = 1e-6f;  // model.py, Indexer.k_norm; no file sta
 }  // namespace
 
 // Steps 2 to 5, from the results of project() and store(); h += out() [n, dim]
-void Stage::attention(const Piece& whole, const LayerWeights& w, const CacheView& cache) {
+Stage::LeftSum Stage::attention(const Piece& whole, const LayerWeights& w, const CacheView& cache) {
   claim_others(whole, cache);
   const Share& share = whole.share;
   const Piece p{some_of(whole.tokens, share.first, share.n_tokens), whole.first + share.first, share};
   queries(p, w, cache);
   lap("other");
-  const int32_t* forced = this->forced().selection;
-  const int64_t layer = layer_ - cache_.first_layer();
-  selected_ = forced ? forced + (layer * forced_.n_tokens + p.first) * topk() : act_.selected.data();
   for (const StepTokens& slice : slices(p, cache)) {
     select_positions(p, slice, cache);
     find_rows(p, slice, cache);
@@ -35,7 +32,7 @@ void Stage::attention(const Piece& whole, const LayerWeights& w, const CacheView
   observe_ints(p, "n_selected", act_.n_selected.data(), 1);
   observe_ints(p, "selected", act_.selected.data(), topk());  // the first n_selected of each token are valid
   attend_selected(p, w, cache);
-  output(p, w);
+  return output(p, w);
 }
 
 // The piece in consecutive parts; only one without buffers, when nothing is fetched.
@@ -95,7 +92,7 @@ void Stage::queries(const Piece& p, const LayerWeights& w, const CacheView& cach
     op.index_q = act_.index_q.data();
     op.n_index_heads = args_.index_n_heads, op.index_dim = args_.index_head_dim;
     if (cache.layout.kv_type == KvType::f32)
-      op.turned = act_.q_c.data();
+      op.turned = act_.turned_index_q();
     else
       op.turned_fp8 = act_.index_q_fp8.data(), op.turned_scales = act_.index_q_scales.data();
   }
@@ -122,7 +119,7 @@ void Stage::score_positions(const Piece& p, const StepTokens& some, const CacheV
   const int64_t t = some.tokens - p.tokens.tokens;
   if (has_spans()) {
     const int64_t heads = args_.n_heads, head_dim = args_.qk_head_dim();
-    backend_.quest_scores({some, cache, heads, act_.q_c.data() + t * heads * args_.kv_lora_rank,
+    backend_.quest_scores({some, cache, heads, act_.q_c() + t * heads * args_.kv_lora_rank,
                            act_.q.data() + t * heads * head_dim + args_.qk_nope_head_dim, heads * head_dim,
                            head_dim, args_.softmax_scale(), act_.scores.data() + some.n_tokens * act_.n_spans,
                            act_.scores.data(), scores_stride()});
@@ -130,7 +127,7 @@ void Stage::score_positions(const Piece& p, const StepTokens& some, const CacheV
     const int64_t heads = args_.index_n_heads, dim = args_.index_head_dim;
     const int64_t q = t * heads * dim, q_scale = t * heads * CacheLayout::tiles(dim);
     const bool is_fp8 = cache.layout.kv_type != KvType::f32;
-    backend_.indexer_scores({some, cache, heads, is_fp8 ? nullptr : act_.q_c.data() + q,
+    backend_.indexer_scores({some, cache, heads, is_fp8 ? nullptr : act_.turned_index_q() + q,
                              is_fp8 ? act_.index_q_fp8.data() + q : nullptr,
                              act_.index_q_scales.data() + q_scale,
                              act_.index_weights.data() + (p.share.first + t) * heads,
@@ -156,16 +153,23 @@ void Stage::select_positions(const Piece& p, const StepTokens& slice, const Cach
   }
 }
 
+// The positions that the piece's tokens attend to: those that were selected, or the forced ones.
+const int32_t* Stage::selected(const Piece& p) const {
+  const int32_t* forced = this->forced().selection;
+  if (!forced) return act_.selected.data();
+  return forced + ((layer_ - cache_.first_layer()) * forced_.n_tokens + p.first) * topk();
+}
+
 // Finds the selected rows' slots in buffers, and starts the fetch of missing rows.
 void Stage::find_rows(const Piece& p, const StepTokens& slice, const CacheView& cache) {
   const int64_t t = slice.tokens - p.tokens.tokens, at = t * topk();
   if (cache.buffers)
-    backend_.resolve({slice, cache, selected_ + at, act_.n_selected.data() + t, topk(),
+    backend_.resolve({slice, cache, selected(p) + at, act_.n_selected.data() + t, topk(),
                       act_.row_ids.data() + at, act_.misses.data() + at, act_.n_misses.data() + t,
                       act_.tally.data()});
   lap("resolve");
   if (cache.buffers)
-    backend_.fetch_latents({slice, cache, selected_ + at, act_.row_ids.data() + at, act_.misses.data() + at,
+    backend_.fetch_latents({slice, cache, selected(p) + at, act_.row_ids.data() + at, act_.misses.data() + at,
                             act_.n_misses.data() + t, topk()});
   lap("fetch");
 }
@@ -173,7 +177,7 @@ void Stage::find_rows(const Piece& p, const StepTokens& slice, const CacheView& 
 // q_c = W_UK^T q_nope
 MatmulHeads Stage::absorb(const Piece& p, const LayerWeights& w) const {
   const int64_t head_dim = args_.qk_head_dim();
-  return {own_heads(p, w.w_uk), act_.q.data(), p.share.n_heads * head_dim, head_dim, act_.q_c.data(),
+  return {own_heads(p, w.w_uk), act_.q.data(), p.share.n_heads * head_dim, head_dim, act_.q_c(),
           p.tokens.n_tokens,    step_.role};
 }
 
@@ -192,11 +196,11 @@ void Stage::attend_selected(const Piece& p, const LayerWeights& w, const CacheVi
   const float* q_pe = act_.q.data() + args_.qk_nope_head_dim;
   if (!absorbs_early(p, cache)) backend_.matmul_heads(absorb(p, w));
   lap("other");
-  if (step_.role == Role::decode) observe(p, "q_c", act_.q_c.data(), heads * rank);
+  if (step_.role == Role::decode) observe(p, "q_c", act_.q_c(), heads * rank);
   for (const StepTokens& slice : slices(p, cache)) {
     const int64_t t = slice.tokens - p.tokens.tokens, at = t * topk();
-    backend_.attend({slice, cache, heads, act_.q_c.data() + t * heads * rank, q_pe + t * heads * head_dim,
-                     heads * head_dim, head_dim, args_.softmax_scale(), selected_ + at,
+    backend_.attend({slice, cache, heads, act_.q_c() + t * heads * rank, q_pe + t * heads * head_dim,
+                     heads * head_dim, head_dim, args_.softmax_scale(), selected(p) + at,
                      act_.n_selected.data() + t, cache.buffers ? act_.row_ids.data() + at : nullptr, topk(),
                      act_.o_c.data() + t * heads * rank, absorbs_early(p, cache)});
     lap("attention");
@@ -204,19 +208,20 @@ void Stage::attend_selected(const Piece& p, const LayerWeights& w, const CacheVi
 }
 
 // o = concat_h(W_UV o_c);  h += out = wo o
-void Stage::output(const Piece& p, const LayerWeights& w) {
+Stage::LeftSum Stage::output(const Piece& p, const LayerWeights& w) {
   const int64_t n = p.tokens.n_tokens, heads = p.share.n_heads, rank = args_.kv_lora_rank;
   backend_.matmul_heads(
       {own_heads(p, w.w_uv), act_.o_c.data(), heads * rank, rank, act_.o.data(), n, step_.role});
   if (p.share.division == Division::heads) {
     gather_columns(act_.o.data(), act_.all_o.data(), n, w.wo.n_cols);
     backend_.matmul(product(p, own_rows(w.wo), act_.all_o.data(), act_.part.data()));
-    return add_parts(p, act_.part.data());
+    return add_parts(p, act_.part.data(), "attention_out");
   }
   Matmul output = product(p, w.wo, act_.o.data(), out(p));
   output.sum = h(p);
   backend_.matmul(output);
   observe(p, "attention_out", out(p), args_.dim);
+  return {};
 }
 
 }  // namespace dsv32

@@ -52,14 +52,14 @@ std::vector<int32_t> Stage::hidden_rows(const Step& step) const {
 }
 
 // Ends the model's layers; h = x of the block.
-void Stage::enter_block() {
+void Stage::enter_block(const LeftSum& left) {
   const DraftWeights& w = weights_.draft;
   const int64_t dim = args_.dim;
-  if (!is_guess_) run_head(weights_.norm, weights_.head);
+  if (!is_guess_) run_head(weights_.norm, weights_.head, left);
   backend_.embed(gather(act_.hidden.data(), dim, act_.step_ints.data() + 3 * step_.n_tokens, step_.n_tokens,
                         act_.x.data()));
   backend_.embed({step_, w.embed, act_.h.data()});
-  float* joined = act_.q_c.data();
+  float* joined = act_.joined();
   for (const Piece& p : pieces()) {
     const int64_t n = p.tokens.n_tokens;
     backend_.rms_norm({h(p), dim, w.enorm.data(), args_.norm_eps, joined, n, dim, 2 * dim});

@@ -4,16 +4,17 @@
 namespace dsv32 {
 
 // y = w2 (silu(w1 x) * w3 x) (+ plus);  h += y.  x: x() [n, dim] of the piece; y may be x
-void Stage::mlp(const Piece& p, const MlpWeights& w, const float* plus, float* y) {
+Stage::LeftSum Stage::mlp(const Piece& p, const MlpWeights& w, const float* plus, float* y) {
   const int64_t n = p.tokens.n_tokens, n_cols = w.w2.n_cols;
   backend_.matmul_gated({w.w1, w.w3, x(p), act_.up.data(), act_.gate.data(), n, step_.role, w.scales.data()});
   if (!is_alone()) {
     gather_columns(act_.gate.data(), act_.all_gate.data(), n, n_cols);
     backend_.matmul({w.w2, act_.all_gate.data(), n_cols, act_.part.data(), n, step_.role, plus});
-    return add_parts(p, act_.part.data());
+    return add_parts(p, act_.part.data(), "ffn_out");
   }
   backend_.matmul({w.w2, act_.gate.data(), n_cols, y, n, step_.role, plus, h(p)});
   observe(p, "ffn_out", y, args_.dim);
+  return {};
 }
 
 // Whether the shared expert is computed beside the router and the routed experts: in decode, if all tokens of
@@ -58,8 +59,8 @@ void Stage::routed_experts(const ExpertWeights& w) {
   op.place = w.place;
   if (w.place == Place::host)
     op.next = host_experts_after(layer_);
-  else  // attention no longer needs q_c
-    op.window = reinterpret_cast<uint8_t*>(act_.q_c.data()), op.n_window_bytes = act_.q_c.n_bytes();
+  else
+    op.window = act_.expert_window(), op.n_window_bytes = act_.n_expert_window_bytes();
   if (runs_shared_beside() && w.place == Place::device) op.shared = shared_output(w);
   backend_.run_experts(op);
 }
@@ -80,20 +81,14 @@ Matmul Stage::shared_output(const ExpertWeights& w) {
 }
 
 // h += the routed experts' sum + the shared expert, for the piece, as far as routed_experts() has not done it
-void Stage::shared_expert(const Piece& p, const ExpertWeights& w) {
-  if (runs_shared_beside()) {
-    if (w.place == Place::host) backend_.matmul(shared_output(w));
-    if (!is_alone()) add_parts(p, act_.part.data());
-    observe(p, "ffn_out", x(p), args_.dim);
-  } else if (args_.n_shared_experts > 0) {
-    mlp(p, w.shared, routed_sum(p.first), x(p));
-  } else if (!is_alone()) {
-    add_parts(p, routed_sum(p.first));
-  } else {
-    observe(p, "ffn_out", out(p), args_.dim);
-    backend_.add({out(p), h(p), p.tokens.n_tokens * args_.dim});
-  }
-  lap("experts");
+Stage::LeftSum Stage::shared_expert(const Piece& p, const ExpertWeights& w) {
+  const bool is_beside = runs_shared_beside();
+  if (args_.n_shared_experts > 0 && !is_beside) return mlp(p, w.shared, routed_sum(p.first), x(p));
+  if (is_beside && w.place == Place::host) backend_.matmul(shared_output(w));
+  if (!is_alone()) return add_parts(p, is_beside ? act_.part.data() : routed_sum(p.first), "ffn_out");
+  observe(p, "ffn_out", is_beside ? x(p) : out(p), args_.dim);
+  if (!is_beside) backend_.add({out(p), h(p), p.tokens.n_tokens * args_.dim});
+  return {};
 }
 
 RunExperts Stage::experts_op(const ExpertStacks& stacks) {

@@ -30,21 +30,20 @@ void Stage::gather_columns(const float* part, float* whole, int64_t n_rows, int6
   backend_.gather({member_, {{part, whole, n_rows, width}, {}}});
 }
 
-// h += out = the members' parts, of the piece's tokens. If these are all of the step's, together with the
-// norm that follows.
-void Stage::add_parts(const Piece& p, const float* part) {
-  pending_ = Gather{member_, {{part, out(p), p.tokens.n_tokens, args_.dim}, {}}, h(p)};
-  pending_->is_to_owners = p.share.is_by_tokens();
-  if (p.tokens.n_tokens < step_.n_tokens || p.share.is_by_tokens()) end_gather({});
-}
-
-// Does what add_parts() has left, and the norm of h. False: nothing was left.
-bool Stage::end_gather(const RmsNorm& norm) {
-  if (!pending_) return false;
-  pending_->norm = norm;
-  backend_.gather(*pending_);
-  pending_.reset();
-  return true;
+// h += out = the members' parts, of the piece's tokens. Who observes sees `out`, which the sum may overwrite.
+Stage::LeftSum Stage::add_parts(const Piece& p, const float* part, const char* name) {
+  const int64_t n = p.tokens.n_tokens;
+  Gather gather{member_, {{part, out(p), n, args_.dim}, {}}};
+  if (observer_) {
+    backend_.gather(gather);
+    observe(p, name, out(p), args_.dim);
+    backend_.add({out(p), h(p), n * args_.dim});
+    return {};
+  }
+  gather.sum = h(p), gather.is_to_owners = p.share.is_by_tokens();
+  if (n == step_.n_tokens && !gather.is_to_owners) return gather;
+  backend_.gather(gather);
+  return {};
 }
 
 // y [n, n_rows] = weight @ x(), of the member's tokens.

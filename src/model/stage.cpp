@@ -73,7 +73,7 @@ int64_t Stage::recordable_max_pos(int64_t max_pos) const {
 
 void Stage::begin(const Step& step) {
   backend_.begin_step();
-  pending_.reset();
+  left_.reset();
   if (laps_) backend_.mark();
   upload(step);
   is_guess_ = step.nth_guess.has_value();
@@ -168,8 +168,9 @@ bool Stage::leaves_rows_only(int64_t layer) const {
 
 // h += MLA(RMSNorm(h));  h += FFN(RMSNorm(h)).  False: it was the last layer.
 bool Stage::run_layer() {
+  LeftSum left = std::exchange(left_, {});
   if (is_in_block()) {
-    enter_block();
+    enter_block(std::exchange(left, {}));
   } else if (layer_ == cache_.first_layer()) {
     announce_host_experts();
     if (is_first()) backend_.embed({step_, weights_.embed, act_.h.data()});
@@ -179,28 +180,34 @@ bool Stage::run_layer() {
   const bool rows_only = leaves_rows_only(layer_);
   const std::vector<Piece> pieces = this->pieces();
   for (const Piece& p : pieces) {
-    norm(p, w.attn_norm, "attn_norm");
+    norm(p, w.attn_norm, "attn_norm", std::exchange(left, {}));
     project(p, w);
     store(p, w, cache);
     if (rows_only) claim_slots(p.tokens, cache);
     if (rows_only) continue;
-    attention(p, w, cache);
-    norm(p, w.ffn_norm, "ffn_norm");
+    norm(p, w.ffn_norm, "ffn_norm", attention(p, w, cache));
     gather_owned(p, by_tokens(p, x(p), args_.dim));
-    w.is_dense ? mlp(p, w.mlp, nullptr, out(p)) : route(p, w.experts);
+    if (w.is_dense)
+      left = mlp(p, w.mlp, nullptr, out(p));
+    else
+      route(p, w.experts);
   }
   if (!is_alone()) cache_.save_rows(cache);
   if (!w.is_dense && !rows_only) routed_experts(w.experts);
   for (const Piece& p : pieces) {
     if (rows_only) break;
-    if (!w.is_dense) shared_expert(p, w.experts);
+    if (!w.is_dense) {
+      left = shared_expert(p, w.experts);
+      lap("experts");
+    }
     if (layer_ + 1 == cache_.end_layer() || leaves_rows_only(layer_ + 1))
       gather_owned(p, by_tokens(p, h(p), args_.dim));
     observe(p, "h", h(p), args_.dim);
   }
+  left_ = left;
   if (++layer_ < cache_.end_layer()) return true;
-  if (is_guess_) run_head(weights_.draft.norm, weights_.draft.head);
-  if (is_last() && !has_block() && n_logits_ > 0) run_head(weights_.norm, weights_.head);
+  if (is_guess_) run_head(weights_.draft.norm, weights_.draft.head, left);
+  if (is_last() && !has_block() && n_logits_ > 0) run_head(weights_.norm, weights_.head, left);
   return false;
 }
 
@@ -225,18 +232,21 @@ Stage::Share Stage::share_of(int64_t n_tokens) const {
   return share;
 }
 
-void Stage::norm(const Piece& p, const Vector& weight, const char* name) {
+void Stage::norm(const Piece& p, const Vector& weight, const char* name, LeftSum left) {
   const int64_t first = p.share.first * args_.dim;
   const RmsNorm op{h(p) + first, args_.dim,        weight.data(), args_.norm_eps,
                    x(p) + first, p.share.n_tokens, args_.dim};
-  if (!end_gather(op)) backend_.rms_norm(op);
+  if (left)
+    left->norm = op, backend_.gather(*left);
+  else
+    backend_.rms_norm(op);
   observe(p, name, x(p), args_.dim);
 }
 
 // logits = head RMSNorm(h), of the last n_logits_ tokens. The block for drafts needs RMSNorm(h) of all
 // tokens.
-void Stage::run_head(const Vector& norm, const WeightMatrix& head) {
-  end_gather({});
+void Stage::run_head(const Vector& norm, const WeightMatrix& head, const LeftSum& left) {
+  if (left) backend_.gather(*left);
   const int64_t n_before = step_.n_tokens - n_logits_, first = has_block() ? 0 : n_before;
   backend_.rms_norm({act_.h.data() + first * args_.dim, args_.dim, norm.data(), args_.norm_eps, act_.out(),
                      step_.n_tokens - first, args_.dim});

@@ -23,6 +23,7 @@
 #include "backend/backend.h"
 #include "context/cached_sequence.h"
 #include "context/stage_cache.h"
+#include "model/activations.h"
 #include "weights/weights.h"
 
 namespace dsv32 {
@@ -75,106 +76,6 @@ using Observer = std::function<void(const Observation&)>;
 // (Backend::laps), and these are the laps' names, in order. A lap is one or several operations:
 // "index_scores", "attention", ... (see the calls of lap()).
 using Laps = std::vector<const char*>;
-
-// The working memory of a step: every intermediate of one layer.
-//
-// Allocated once, overwritten by each layer. A layer works on a long step in pieces; only what must outlive a
-// piece has room for all tokens of a step (N), the rest for the tokens of a piece (n).
-class Activations {
-  Backend* const backend_;
-  const ModelArgs& args_;
-  const int64_t n_members_;
-
- public:
-  // Without a backend nothing is allocated, but n_bytes is the same. n_members: of the team.
-  Activations(Backend* backend, const ModelArgs& args, int64_t n_tokens, int64_t context, int64_t max_seqs,
-              int64_t n_members)
-      : backend_(backend),
-        args_(args),
-        n_members_(n_members),
-        max_tokens(n_tokens),
-        max_context(context),
-        max_sequences(max_seqs) {}
-
-  static constexpr int64_t kMostPieceTokens = 2048;         // larger pieces make attention no faster
-  static constexpr int64_t kMostScores = int64_t{1} << 24;  // 64 MiB, or more for one token
-
-  uint64_t n_bytes = 0;
-  const int64_t max_tokens, max_context, max_sequences;
-  const int64_t piece_tokens = std::min(max_tokens, kMostPieceTokens);
-  // The most rows that one token attends to: with Quest a prompt's, which attends to all.
-  const int64_t topk = args_.has_indexer() ? std::min(args_.index_topk, max_context) : max_context;
-  const int64_t n_spans =  // rounded up to whole vectors of scores
-      args_.selector() == Selector::quest ? (max_context / kSpanTokens + 4) / 4 * 4 : 0;
-  // Rows of `hidden` before a step's.
-  const int64_t n_kept = args_.n_draft_layers > 0 ? 1 + 2 * max_sequences : 0;
-
- private:
-  const int64_t N = max_tokens, n = piece_tokens, dim_ = args_.dim, heads_ = args_.n_heads,
-                latents_ = heads_ * args_.kv_lora_rank, index_heads_ = args_.index_n_heads,
-                index_dim_ = args_.index_head_dim, indices_ = index_heads_ * index_dim_,
-                n_experts_ = args_.n_activated_experts, n_pairs_ = n * max_context,
-                joined_ = args_.n_draft_layers * 2 * dim_;
-  const int64_t widest_mlp_ =
-      std::max(args_.inter_dim, std::max<int64_t>(args_.n_shared_experts, 1) * args_.moe_inter_dim);
-  // Of one token, and of as many as suit.
-  const int64_t n_least_scores_ = args_.has_indexer() ? max_context : n_spans * (1 + heads_);
-  const int64_t n_suitable_scores_ = args_.has_indexer() ? n_pairs_ : n_least_scores_ * max_sequences;
-  const int64_t n_scores_ = std::max(n_least_scores_, std::min(kMostScores, n_suitable_scores_));
-  template <typename T>
-  Buffer<T> make(int64_t n_values) {
-    n_bytes += static_cast<uint64_t>(n_values) * sizeof(T);
-    return backend_ ? Buffer<T>(*backend_, Place::device, n_values, "activations") : Buffer<T>();
-  }
-  Buffer<float> floats(int64_t n_values) { return make<float>(n_values); }
-  Buffer<int32_t> ints(int64_t n_values) { return make<int32_t>(n_values); }
-
- public:
-  Buffer<int32_t> step_ints = ints(4 * N);  // tokens, positions, sequences, rows of `hidden`
-  Buffer<float> h = floats(N * dim_);       // the residual stream
-  Buffer<float> x = floats(N * dim_);       // after a norm
-  // A row of zeros, twice a row for each sequence, whose last token's hidden state it may have (the block for
-  // drafts begins with it), and `out`: of attention, of the MLP; in the end the normed hidden states.
-  Buffer<float> hidden = floats((n_kept + N) * dim_);
-  Buffer<int32_t> kept = ints(n_kept > 0 ? max_sequences : 0);  // for each sequence a row of `hidden`
-  float* out() const { return hidden.data() + n_kept * dim_; }
-  Buffer<float> qr = floats(n * args_.q_lora_rank);
-  Buffer<float> q = floats(n * heads_ * args_.qk_head_dim());  // qk_nope | qk_rope of each head
-  // For f32 keys, q_c first holds H index_q; before that the block's [RMSNorm_e(embed); RMSNorm_h(h)].
-  Buffer<float> q_c = floats(n * std::max({latents_, indices_, joined_}));
-  Buffer<float> o_c = floats(n * latents_);
-  Buffer<float> o = floats(n * heads_ * args_.v_head_dim);
-  Buffer<float> kv = floats(n * (args_.kv_lora_rank + args_.qk_rope_head_dim));
-  Buffer<float> c = floats(n * args_.kv_lora_rank);
-  Buffer<float> index_q = floats(n * indices_);
-  Buffer<uint8_t> index_q_fp8 = make<uint8_t>(n * indices_);  // the same as e4m3
-  Buffer<float> index_q_scales = floats(n * index_heads_ * CacheLayout::tiles(index_dim_));
-  Buffer<float> index_k = floats(n * index_dim_), index_weights = floats(n * index_heads_);
-  // As many tokens as fit: [tokens, context], or [tokens, spans] and each head's bounds.
-  Buffer<float> scores = floats(n_scores_);
-  Buffer<int32_t> selected = ints(n * topk), n_selected = ints(n);
-  Buffer<int64_t> row_ids = make<int64_t>(n * topk);
-  Buffer<int32_t> misses = ints(n * topk), n_misses = ints(n);
-  Buffer<int32_t> none = ints(n_kept > 0 || n_members_ > 1 ? n : 0);  // zeros
-  Buffer<int64_t> tally = make<int64_t>(2);  // rows looked up in buffers, rows missing there
-  Buffer<float> gate = floats(n * widest_mlp_), up = floats(n * widest_mlp_);
-  Buffer<float> route_logits = floats(n * args_.n_routed_experts);
-  Buffer<int32_t> experts = ints(N * n_experts_);
-  Buffer<float> expert_weights = floats(N * n_experts_);
-
-  // In a team. A member's share of the outputs: of the routed experts, of the product in hand.
- private:
-  int64_t of_team(int64_t n_values) const { return n_members_ > 1 ? n_values : 0; }
-
- public:
-  Buffer<float> expert_part = floats(of_team(N * dim_ / n_members_));
-  Buffer<float> part = floats(of_team(N * dim_ / n_members_));
-  // What the members gather, beside `out`, h, x, kv and index_k.
-  Buffer<float> all_o = floats(of_team(n * heads_ * args_.v_head_dim));
-  Buffer<float> all_gate = floats(of_team(n * widest_mlp_));
-  Buffer<uint8_t> all_hidden = make<uint8_t>(
-      of_team(4 * N * args_.moe_inter_dim * (n_experts_ + std::max<int64_t>(args_.n_shared_experts, 0))));
-};
 
 struct StageSizes {
   int64_t max_tokens = 0;            // of one step
@@ -257,6 +158,9 @@ class Stage {
     int64_t first = 0;
     Share share;
   };
+  // In a team: what adds the members' parts of the last product to h. That of a whole step is left to the
+  // norm that follows.
+  using LeftSum = std::optional<Gather>;
 
   bool is_first() const { return cache_.first_layer() == 0; }
   bool is_last() const { return cache_.end_layer() == args_.n_all_layers(); }
@@ -269,10 +173,10 @@ class Stage {
   void replay();
   bool run_layer();
   bool leaves_rows_only(int64_t layer) const;
-  void run_head(const Vector& norm, const WeightMatrix& head);
+  void run_head(const Vector& norm, const WeightMatrix& head, const LeftSum& left);
   std::vector<Piece> pieces() const;
   Share share_of(int64_t n_tokens) const;
-  void norm(const Piece& p, const Vector& weight, const char* name);
+  void norm(const Piece& p, const Vector& weight, const char* name, LeftSum left);
 
   // gather.cpp
   Matmul product_of_owned(const Piece& p, const WeightMatrix& weight, float* y);
@@ -282,18 +186,17 @@ class Stage {
   WeightMatrix own_rows(const WeightMatrix& weight) const;
   WeightMatrix own_heads(const Piece& p, const WeightMatrix& stack) const;
   void gather_columns(const float* part, float* whole, int64_t n_rows, int64_t width);
-  void add_parts(const Piece& p, const float* part);
-  bool end_gather(const RmsNorm& norm);
+  LeftSum add_parts(const Piece& p, const float* part, const char* name);
 
   // attention.cpp
   void project(const Piece& p, const LayerWeights& w);
   void store(const Piece& p, const LayerWeights& w, const CacheView& cache);
-  void attention(const Piece& p, const LayerWeights& w, const CacheView& cache);
+  LeftSum attention(const Piece& p, const LayerWeights& w, const CacheView& cache);
   int64_t topk() const;
   bool is_scored() const;
   bool has_index_queries() const { return args_.has_indexer() && is_scored(); }
   MatmulHeads absorb(const Piece& p, const LayerWeights& w) const;
-  void output(const Piece& p, const LayerWeights& w);
+  LeftSum output(const Piece& p, const LayerWeights& w);
   bool absorbs_early(const Piece& p, const CacheView& cache) const;
   void queries(const Piece& p, const LayerWeights& w, const CacheView& cache);
   std::vector<StepTokens> slices(const Piece& p, const CacheView& cache) const;
@@ -301,13 +204,14 @@ class Stage {
   int64_t scores_stride() const { return has_spans() ? act_.n_spans : step_.max_pos + 1; }
   void score_positions(const Piece& p, const StepTokens& some, const CacheView& cache);
   void select_positions(const Piece& p, const StepTokens& slice, const CacheView& cache);
+  const int32_t* selected(const Piece& p) const;
   void find_rows(const Piece& p, const StepTokens& slice, const CacheView& cache);
   void attend_selected(const Piece& p, const LayerWeights& w, const CacheView& cache);
 
   // draft.cpp
   std::vector<int32_t> hidden_rows(const Step& step) const;
   int32_t kept_row(const CachedSequence& sequence) const;
-  void enter_block();
+  void enter_block(const LeftSum& left);
   void claim_slots(const StepTokens& some, const CacheView& cache);
   void claim_others(const Piece& p, const CacheView& cache);
   struct Kept {
@@ -318,13 +222,13 @@ class Stage {
   void keep_last();
 
   // feed_forward.cpp
-  void mlp(const Piece& p, const MlpWeights& w, const float* plus, float* y);
+  LeftSum mlp(const Piece& p, const MlpWeights& w, const float* plus, float* y);
   bool runs_shared_beside() const;
   float* routed_sum(int64_t first);
   Matmul shared_output(const ExpertWeights& w);
   void route(const Piece& p, const ExpertWeights& w);
   void routed_experts(const ExpertWeights& w);
-  void shared_expert(const Piece& p, const ExpertWeights& w);
+  LeftSum shared_expert(const Piece& p, const ExpertWeights& w);
   RunExperts experts_op(const ExpertStacks& stacks);
   void announce_host_experts();
   const ExpertStacks* host_experts_after(int64_t layer) const;
@@ -345,15 +249,15 @@ class Stage {
   const Weights& weights_;
   StageCache& cache_;
   Activations act_;
-  Buffer<float> frequencies_;      // [qk_rope_head_dim / 2]
-  Buffer<float> decode_logits_;    // [max_seqs, vocab_size]; never moves, since recordings hold its address
-  Buffer<float> prompt_logits_;    // [most logits of a prefill step so far, vocab_size]
-  float* logits_ = nullptr;        // of the last step, in one of these two
-  Buffer<float> logit_part_;       // in a team the member's share of them
-  int64_t n_logits_ = 0;           // of the current step
-  StepTokens step_;                // the current step's tokens, on the device
-  bool is_guess_ = false;          // it is a guessing step
-  std::optional<Gather> pending_;  // add_parts() of a step in one piece, until the norm of h
+  Buffer<float> frequencies_;    // [qk_rope_head_dim / 2]
+  Buffer<float> decode_logits_;  // [max_seqs, vocab_size]; never moves, since recordings hold its address
+  Buffer<float> prompt_logits_;  // [most logits of a prefill step so far, vocab_size]
+  float* logits_ = nullptr;      // of the last step, in one of these two
+  Buffer<float> logit_part_;     // in a team the member's share of them
+  int64_t n_logits_ = 0;         // of the current step
+  StepTokens step_;              // the current step's tokens, on the device
+  bool is_guess_ = false;        // it is a guessing step
+  LeftSum left_;                 // by the layer before
   Buffer<uint8_t> expert_window_;
   uint64_t n_link_bytes_ = 0;  // the part of expert_window_ that the link uses in decode
   int64_t layer_ = 0;
@@ -365,7 +269,6 @@ class Stage {
   std::vector<Spot> spots_;      // of the tokens of the last step, of a guessing step too
   bool kept_in_second_ = false;  // which rows of act_.hidden have the sequences' hidden states
   Forced forced_;
-  const int32_t* selected_ = nullptr;  // the layer's selection: act_.selected or a forced one
   Laps* laps_ = nullptr;
   Observer observer_;
   std::vector<std::string> observed_names_;  // empty: all

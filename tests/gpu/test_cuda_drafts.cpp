@@ -106,7 +106,8 @@ Counts counts_of(const HeardAnswers& answers) {
 Loop::Guesser half_right(const std::vector<Request>& requests, const HeardAnswers& alone) {
   return [&requests, &alone, rng = Rng(7)](const Sequence& sequence, int64_t nth, int32_t guessed) mutable {
     const auto i = static_cast<size_t>(sequence.number);
-    const size_t at = sequence.tokens().size() + static_cast<size_t>(nth) + 1 - requests[i].prompt.size();
+    const size_t at =
+        sequence.cached().tokens().size() + static_cast<size_t>(nth) + 1 - requests[i].prompt.size();
     const std::vector<TokenRecord>& drawn = alone[i].result.logprobs;
     return at < drawn.size() && rng.next() % 2 ? drawn[at].chosen.id : guessed;
   };

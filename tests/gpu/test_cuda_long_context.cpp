@@ -58,9 +58,9 @@ void copy_cache(Engine& from, Engine& to, CachedSequence& target, const std::vec
   StageCache &ours = from.cache().stage(0), &theirs = to.cache().stage(0);
   for (int64_t layer = 0; layer < plan.n_layers; ++layer) {
     std::memcpy(theirs.rows().layer(layer), ours.rows().layer(layer),
-                static_cast<size_t>(plan.n_row_pages() * kPageTokens * plan.layout.row_bytes()));
+                static_cast<size_t>(plan.n_pages() * kPageTokens * plan.layout.row_bytes()));
     from.backend().download(theirs.keys().layer(layer), ours.keys().layer(layer),
-                            static_cast<size_t>(plan.n_key_pages() * plan.layout.key_page_bytes()));
+                            static_cast<size_t>(plan.n_pages() * plan.layout.key_page_bytes()));
   }
 }
 
