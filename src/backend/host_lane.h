@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/expert_ops.h"
 #include "base/worker_pool.h"
 
 namespace dsv32 {
