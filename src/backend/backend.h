@@ -183,31 +183,21 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Backend& backend, Place place, int64_t n, const char* what)
-      : backend_(&backend),
-        place_(place),
-        n_(n),
-        data_(n ? static_cast<T*>(backend.alloc(place, static_cast<size_t>(n) * sizeof(T), what)) : nullptr) {
-  }
-  ~Buffer() {
-    if (data_) backend_->free(place_, data_);
-  }
-  Buffer(Buffer&& other) noexcept { *this = static_cast<Buffer&&>(other); }
-  Buffer& operator=(Buffer&& other) noexcept {
-    if (this == &other) return *this;
-    if (data_) backend_->free(place_, data_);
-    backend_ = other.backend_, place_ = other.place_, n_ = other.n_, data_ = other.data_;
-    other.data_ = nullptr, other.n_ = 0;
-    return *this;
-  }
-  T* data() const { return data_; }
+      : n_(n),
+        data_(n ? static_cast<T*>(backend.alloc(place, static_cast<size_t>(n) * sizeof(T), what)) : nullptr,
+              {&backend, place}) {}
+  T* data() const { return data_.get(); }
   int64_t n() const { return n_; }
   size_t n_bytes() const { return static_cast<size_t>(n_) * sizeof(T); }
 
  private:
-  Backend* backend_ = nullptr;
-  Place place_ = Place::device;
+  struct Free {
+    Backend* backend = nullptr;
+    Place place = Place::device;
+    void operator()(T* data) const { backend->free(place, data); }
+  };
   int64_t n_ = 0;
-  T* data_ = nullptr;
+  std::unique_ptr<T, Free> data_;
 };
 
 }  // namespace dsv32
