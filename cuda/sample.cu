@@ -46,7 +46,7 @@ __device__ int32_t find_drawn(Shared& sm, const Row<Logits>& row, const SampleRu
   uint64_t own = 0, total;
   for (int w = 0; w < kWarps; ++w) own += sm.run_sums[w];
   const uint64_t others = team_prefix(sm, row.team, own, total);
-  uint64_t left = min(static_cast<uint64_t>(rule.uniform * static_cast<double>(total)), total - 1);
+  uint64_t left = rule.drawn_weight(total);
   if (left < others || others + own <= left) return -1;
   left -= others;
   int run = 0;
