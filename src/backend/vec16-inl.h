@@ -45,14 +45,8 @@ HWY_INLINE Floats broadcast(float value) {
 
 HWY_INLINE Floats zeros() { return broadcast(0.0f); }
 
-// 16 floats, aligned to 64 bytes.
+// Sixteen floats at any address.
 HWY_INLINE Floats load_floats(const float* from) {
-  Floats out;
-  DSV32_EACH_PART (p) out.part[p] = hn::Load(FloatTag(), from + p * kPartLanes);
-  return out;
-}
-
-HWY_INLINE Floats load_floats_anywhere(const float* from) {
   Floats out;
   DSV32_EACH_PART (p) out.part[p] = hn::LoadU(FloatTag(), from + p * kPartLanes);
   return out;
@@ -95,12 +89,6 @@ HWY_INLINE Floats mul(const Floats& a, const Floats& b) {
 HWY_INLINE Floats mul_add(const Floats& a, const Floats& b, const Floats& c) {
   Floats out;
   DSV32_EACH_PART (p) out.part[p] = hn::MulAdd(a.part[p], b.part[p], c.part[p]);
-  return out;
-}
-
-HWY_INLINE Floats mul_sub(const Floats& a, const Floats& b, const Floats& c) {
-  Floats out;
-  DSV32_EACH_PART (p) out.part[p] = hn::MulSub(a.part[p], b.part[p], c.part[p]);
   return out;
 }
 
