@@ -30,9 +30,10 @@ struct Floats {
   hn::Vec<FloatTag> part[kParts];
 };
 
-// Unrolls the loop that follows; not with scalar parts, where that takes the compiler a minute.
+// Unrolls the loop that follows, of up to four rounds, or eight with AVX-512 (kSums); a loop of more would
+// keep its sums in memory. Not with scalar parts, where that takes the compiler a minute.
 #undef DSV32_UNROLL
-#define DSV32_UNROLL HWY_UNROLL((kParts > 4 ? 1 : 4))
+#define DSV32_UNROLL HWY_UNROLL((kParts > 4 ? 1 : kParts == 1 ? 8 : 4))
 
 #undef DSV32_EACH_PART
 #define DSV32_EACH_PART(p) DSV32_UNROLL for (int p = 0; p < kParts; ++p)
