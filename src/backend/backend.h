@@ -125,8 +125,8 @@ class Backend {
   // since is invalid. Until all begin anew their gathers wait for nobody.
   virtual bool missed_gather() const { return false; }
   // Begins anew, once the device's work is done. Called for all members, one after the other, while none
-  // enqueues, and then for all once more: the work of one that was behind may tell and count to the others.
-  // Throws Error{device} when the device's work does not end.
+  // enqueues, and then for all once more, because the work of a member that was late may still have written
+  // to the others. Throws Error{device} when the device's work does not end.
   virtual void restart_gathers() {}
 
   // Called before a step's first operation: what operations of an earlier step, which may have failed in its

@@ -122,7 +122,7 @@ class ExpertStep {
                            [&](int64_t step) { x->prepare(step); });
     workers.parallel_for(n_experts * n_pieces(inter), is_shared, [&](int64_t i) {
       const auto [expert, piece] = workers.nodes().place_of(i, n_experts, n_pieces(inter));
-      hide(experts_[static_cast<size_t>(expert)], Rows(piece, inter));
+      compute_hidden(experts_[static_cast<size_t>(expert)], Rows(piece, inter));
     });
     workers.parallel_for(x2_.n_steps(), worth_sharing(n_uses * inter),
                          [&](int64_t step) { x2_.prepare(step); });
@@ -140,7 +140,7 @@ class ExpertStep {
   };
 
   template <class Work>
-  static void for_each_share(Uses uses, const Work& work) {
+  static void for_each_batch(Uses uses, const Work& work) {
     for (size_t i = 0; i < uses.size(); i += kTokens)
       work(uses.subspan(i, std::min(kTokens, uses.size() - i)));
   }
@@ -157,17 +157,17 @@ class ExpertStep {
 
   int64_t index(const Use& use) const { return &use - uses_.data(); }
 
-  void hide(Uses uses, Rows rows) {
-    for_each_share(uses, [&](Uses share) {
+  void compute_hidden(Uses uses, Rows rows) {
+    for_each_batch(uses, [&](Uses batch) {
       float up[kTokens * kRows];
       const int64_t inter = op_.w1.n_rows;
       const float* scales = op_.scales ? op_.scales + 2 * uses[0].expert : nullptr;
-      float* gate = hidden_ + index(share[0]) * inter + rows.begin;
+      float* gate = hidden_ + index(batch[0]) * inter + rows.begin;
       multiply(
-          op_.w1, rows, share, [&](const Use& use) { return x1_.token(use.token); }, gate, inter);
+          op_.w1, rows, batch, [&](const Use& use) { return x1_.token(use.token); }, gate, inter);
       multiply(
-          op_.w3, rows, share, [&](const Use& use) { return x3_.token(use.token); }, up, kRows);
-      for (size_t i = 0; i < share.size(); ++i, gate += inter)
+          op_.w3, rows, batch, [&](const Use& use) { return x3_.token(use.token); }, up, kRows);
+      for (size_t i = 0; i < batch.size(); ++i, gate += inter)
         for (int64_t r = 0; r < rows.n; ++r)
           gate[r] = cpu_silu_mul(gate[r], up[static_cast<int64_t>(i) * kRows + r], scales);
     });
@@ -177,12 +177,12 @@ class ExpertStep {
     const auto y = [&](int64_t token) { return op_.y + token * op_.w2.n_rows + rows.begin; };
     for (int64_t t = 0; t < op_.n_tokens; ++t) std::fill_n(y(t), rows.n, 0.0f);
     for (const Uses uses : experts_)
-      for_each_share(uses, [&](Uses share) {
+      for_each_batch(uses, [&](Uses batch) {
         float out[kTokens * kRows];
         multiply(
-            op_.w2, rows, share, [&](const Use& use) { return x2_.token(index(use)); }, out, kRows);
-        for (size_t i = 0; i < share.size(); ++i)
-          cpu_axpy(share[i].weight, out + static_cast<int64_t>(i) * kRows, y(share[i].token), rows.n);
+            op_.w2, rows, batch, [&](const Use& use) { return x2_.token(index(use)); }, out, kRows);
+        for (size_t i = 0; i < batch.size(); ++i)
+          cpu_axpy(batch[i].weight, out + static_cast<int64_t>(i) * kRows, y(batch[i].token), rows.n);
       });
   }
 

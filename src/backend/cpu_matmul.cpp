@@ -202,8 +202,9 @@ HWY_EXPORT(axpy);
 
 constexpr int kRows = CpuKernels::kRows;
 constexpr int kTokens = CpuKernels::kTokens;
-constexpr int64_t kPanels = 4;          // 64 KiB in the second-level cache,
-constexpr size_t kTokensOfPanels = 63;  // with as much of x; a multiple of kDotVectors
+// Panels, 64 KiB, and the tokens multiplied with them, with as much of x; a multiple of kDotVectors.
+constexpr int64_t kPanels = 4;
+constexpr size_t kTokensOfPanels = 63;
 
 const CpuKernels& kernels_of(const WeightMatrix& weight) {
   assert(weight.row_bytes >= row_bytes(weight.type, weight.n_cols));
