@@ -156,7 +156,7 @@ __device__ void write_top(Shared& sm, const Row<const float*>& row, float log_su
 }
 
 // out = the id drawn by the rule and its log-probability; top = the likeliest ids and theirs (see Sample in
-// backend.h). A team of 1 to 8 blocks takes a token; each block reads its consecutive logits from L2: not at
+// sampling.h). A team of 1 to 8 blocks takes a token; each block reads its consecutive logits from L2: not at
 // all for the likeliest, once for the sum, twice for each of top-k, top-p and the list of the likeliest, once
 // for the draw. Bound by some 40 instructions per logit for top-p, which add to shared memory once or twice,
 // and some 25 for the draw; with few rows by the team's barriers and by latency. kIsMasked: after the shares
