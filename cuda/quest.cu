@@ -1,5 +1,5 @@
-// Quest: the bounds of a span of rows, and the spans' scores. The formulas are those of backend/backend.h
-// (QuestScores) and of backend/cpu_quest.cpp, which the bounds equal to the bit.
+// Quest: the bounds of a span of rows, and the spans' scores. The formulas are those of
+// backend/attention_ops.h (QuestScores) and of backend/cpu_quest.cpp, which the bounds equal to the bit.
 #include "cuda/common.cuh"
 
 namespace dsv32::cuda {

@@ -46,7 +46,7 @@ __device__ int32_t find_drawn(Shared& sm, const Row<Logits>& row, const SampleRu
   uint64_t own = 0, total;
   for (int w = 0; w < kWarps; ++w) own += sm.run_sums[w];
   const uint64_t others = team_prefix(sm, row.team, own, total);
-  uint64_t left = min(static_cast<uint64_t>(rule.uniform * static_cast<double>(total)), total - 1);
+  uint64_t left = rule.drawn_weight(total);
   if (left < others || others + own <= left) return -1;
   left -= others;
   int run = 0;
@@ -156,7 +156,7 @@ __device__ void write_top(Shared& sm, const Row<const float*>& row, float log_su
 }
 
 // out = the id drawn by the rule and its log-probability; top = the likeliest ids and theirs (see Sample in
-// backend.h). A team of 1 to 8 blocks takes a token; each block reads its consecutive logits from L2: not at
+// sampling.h). A team of 1 to 8 blocks takes a token; each block reads its consecutive logits from L2: not at
 // all for the likeliest, once for the sum, twice for each of top-k, top-p and the list of the likeliest, once
 // for the draw. Bound by some 40 instructions per logit for top-p, which add to shared memory once or twice,
 // and some 25 for the draw; with few rows by the team's barriers and by latency. kIsMasked: after the shares

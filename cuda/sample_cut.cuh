@@ -390,12 +390,9 @@ template <typename Logits>
 __device__ inline Cut find_cut_of_rule(Shared& sm, const Row<Logits>& row, const SampleRule& rule,
                                        int64_t n_tokens) {
   Cut cut;
-  if (rule.top_k > 0 && rule.top_k < n_tokens) cut = find_cut_of_count(sm, row, rule.top_k);
-  if (!(rule.top_p < 1)) return cut;
-  return find_cut<true>(sm, row, cut, [&](uint64_t total) {
-    const double wanted = static_cast<double>(rule.top_p) * static_cast<double>(total);
-    return min(max(static_cast<uint64_t>(ceil(wanted)), uint64_t{1}), total);
-  });
+  if (rule.has_top_k(n_tokens)) cut = find_cut_of_count(sm, row, rule.top_k);
+  if (!rule.has_top_p()) return cut;
+  return find_cut<true>(sm, row, cut, [&](uint64_t total) { return rule.kept_weight(total); });
 }
 
 }  // namespace dsv32::cuda::sampling

@@ -175,7 +175,7 @@ BOOST_AUTO_TEST_CASE(the_hosts_and_the_links_parts_of_experts_are_the_whole) {
   for (const TensorType type :
        {TensorType::q4_k, TensorType::q6_k, TensorType::q8_0, TensorType::f16, TensorType::iq2_xs}) {
     const HostExpertStacks experts(type, 6, 256, 1024, 1);
-    const int64_t n_share = link_share(experts.stacks.w1.n_rows);
+    const int64_t n_share = choose_link_share(experts.stacks.w1.n_rows);
     BOOST_TEST(n_share == 256);
     for (const int64_t n_tokens : {1, 7}) {
       const ExpertStep step(experts.stacks, n_tokens, 3, 7);

@@ -245,7 +245,7 @@ BOOST_AUTO_TEST_CASE(both_ways_to_a_table_give_the_same_bits) {
     const size_t n_bytes = row_bytes(type, kCols);
     // Whatever the bits, but finite scales.
     const BytesAtAnEnd rows(random_weights(type, kRows, kCols, rng, 0.1f));
-    const int n_steps = static_cast<int>(kCols) / gathering->step_values;
+    const int n_steps = static_cast<int>(kCols) / kStepValues;
     alignas(64) static float prepared[kTokens][kCols * 4];
     const uint8_t* at[kRows];
     const float* tokens[kTokens];
@@ -254,7 +254,7 @@ BOOST_AUTO_TEST_CASE(both_ways_to_a_table_give_the_same_bits) {
       std::vector<float> x(kCols);
       for (float& value : x) value = rng.unit();
       for (int step = 0; step < n_steps; ++step)
-        gathering->prepare_step(x.data() + step * gathering->step_values, gathering->step_values,
+        gathering->prepare_step(x.data() + step * kStepValues, kStepValues,
                                 prepared[t] + step * gathering->step_floats);
       tokens[t] = prepared[t];
     }

@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE(the_share_lets_both_end_together) {
                                                                                              {256, 0},
                                                                                              {1000, 0},
                                                                                              {0, 0}})
-    BOOST_TEST(link_share(inter_dim) == n_share, inter_dim);
+    BOOST_TEST(choose_link_share(inter_dim) == n_share, inter_dim);
   const HostExpertStacks with_codes(TensorType::q4_k, 2, 256, 1024, 1),
       without(TensorType::f16, 2, 256, 1024, 1);
   BOOST_TEST(link_share(with_codes.stacks) == 256);

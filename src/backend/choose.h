@@ -213,6 +213,27 @@ constexpr int64_t choose_splits(int64_t n_rows, int64_t n_cols) {
   return std::max<int64_t>(1, std::min({kPlannedSms / n_tiles, n_steps / kLeastSteps, kMostSplits}));
 }
 
+// ---- experts in host memory in decode (link_share.h): how each is cut, because the bits depend on it ----
+
+// On hosts of more processors their threads read host memory faster without the link's part.
+constexpr long kMostLinkProcessors = 24;
+
+// Experts of a round: enough that a round's fixed cost is small.
+constexpr int64_t kLinkExperts = 32;
+
+// The hidden columns of the link that make the slower side finish earliest, with the link at 51 GB/s and the
+// host at some 130; 0 if the host alone is fastest. A multiple of every format's block.
+constexpr int64_t choose_link_share(int64_t inter_dim) {
+  constexpr int64_t kLink = 51, kHost = 130, kUnit = 256;
+  if (inter_dim % kUnit != 0) return 0;
+  const int64_t n_units = inter_dim / kUnit;
+  const auto time = [&](int64_t n) { return std::max(n * kHost, (n_units - n) * kLink); };
+  int64_t best = 0;
+  for (int64_t n = 1; n < n_units; ++n)
+    if (time(n) < time(best)) best = n;
+  return best * kUnit;
+}
+
 // ---- products of prompts, bound by the tensor cores ----
 
 // Whether all rows are converted to fp16 in scratch memory before the product, instead of when its tiles load

@@ -93,7 +93,7 @@ void decode_keys(const uint8_t* keys, int64_t dim, const float* scales, float* o
     for (int64_t begin = 0; begin < dim; begin += 16) {
       Bytes16 columns[16];
       transpose_bytes(keys + first * dim + begin, dim, columns);
-      const Floats scale = load_floats_anywhere(scales + begin / kTileValues * kKeyTile + first);
+      const Floats scale = load_floats(scales + begin / kTileValues * kKeyTile + first);
       for (int k = 0; k < 16; ++k)
         store_floats(mul(load_e4m3(reinterpret_cast<const uint8_t*>(columns + k)), scale),
                      out + (begin + k) * kKeyTile + first);
@@ -262,7 +262,7 @@ float exponentials(float* weights, int64_t n, float scale, HeadSum& head) {
 
 void multiply(float* values, int64_t n, float factor) {
   const Floats by = broadcast(factor);
-  for (int64_t i = 0; i < n; i += 16) store_floats(mul(load_floats_anywhere(values + i), by), values + i);
+  for (int64_t i = 0; i < n; i += 16) store_floats(mul(load_floats(values + i), by), values + i);
 }
 
 // P registers of out[h + v], from value i on, += the weighted rows of a block, for V heads.

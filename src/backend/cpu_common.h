@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/attention_ops.h"
+#include "backend/expert_ops.h"
 #include "base/worker_pool.h"
 
 namespace dsv32 {
@@ -57,10 +58,10 @@ inline float cpu_silu_mul(float gate, float up, const float* scales) {
   return gate / (1.0f + std::exp(-gate)) * up;
 }
 
-// RunExperts (backend.h) on matrices and vectors in host memory: for the CPU backend, and for other backends'
-// experts in host memory. Ignores `window` and `next`. The bits of a token's y depend only on its x, its
-// experts and their weights, not on other tokens or the number of threads. scratch: kept by the caller to
-// save allocations. Throws Error{memory}.
+// RunExperts (expert_ops.h) on matrices and vectors in host memory: for the CPU backend, and for other
+// backends' experts in host memory. Ignores `window` and `next`. The bits of a token's y depend only on its
+// x, its experts and their weights, not on other tokens or the number of threads. scratch: kept by the caller
+// to save allocations. Throws Error{memory}.
 void cpu_run_experts(const RunExperts& op, WorkerPool& workers, std::vector<float>& scratch);
 
 }  // namespace dsv32

@@ -3,7 +3,6 @@
 // The experts of a step are computed in two loops over pieces of rows: one over W1 and W3 of all experts, one
 // over W2. A piece is read once for all tokens that use it; a token's sum runs over its experts in ascending
 // order. A NUMA node's threads always compute the same rows of a matrix, which may lie in the node's memory.
-// Members of a team gather the hidden values between the loops.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -102,7 +101,7 @@ std::vector<Uses> cut_by_expert(Uses uses) {
 
 class ExpertStep {
  public:
-  // scratch: for `hidden` [n_uses, inter], silu(W1 x) * (W3 x); in a team the member's share of inter.
+  // scratch: for `hidden` [n_uses, inter], silu(W1 x) * (W3 x).
   ExpertStep(const RunExperts& op, std::vector<float>& scratch)
       : op_(op),
         uses_(sorted_uses(op)),
@@ -110,13 +109,10 @@ class ExpertStep {
         hidden_((scratch.resize(uses_.size() * static_cast<size_t>(op.w1.n_rows)), scratch.data())),
         x1_(op.w1, op.x, op.w1.n_cols, op.n_tokens),
         x3_(op.w3, op.x, op.w3.n_cols, op.n_tokens),
-        x2_(op.w2, op.member.is_alone() ? hidden_ : reinterpret_cast<const float*>(op.hidden), op.w2.n_cols,
-            static_cast<int64_t>(uses_.size())) {}
+        x2_(op.w2, hidden_, op.w2.n_cols, static_cast<int64_t>(uses_.size())) {}
 
-  const float* hidden() const { return hidden_; }
-
-  // between: called when all of hidden() is made. Preparing activations is seldom worth sharing.
-  void run(WorkerPool& workers, const std::function<void()>& between) {
+  // Preparing activations is seldom worth sharing.
+  void run(WorkerPool& workers) {
     const int64_t n_uses = static_cast<int64_t>(uses_.size()),
                   n_experts = static_cast<int64_t>(experts_.size());
     const int64_t dim = op_.w2.n_rows, inter = op_.w1.n_rows;
@@ -126,9 +122,8 @@ class ExpertStep {
                            [&](int64_t step) { x->prepare(step); });
     workers.parallel_for(n_experts * n_pieces(inter), is_shared, [&](int64_t i) {
       const auto [expert, piece] = workers.nodes().place_of(i, n_experts, n_pieces(inter));
-      hide(experts_[static_cast<size_t>(expert)], Rows(piece, inter));
+      compute_hidden(experts_[static_cast<size_t>(expert)], Rows(piece, inter));
     });
-    if (between) between();
     workers.parallel_for(x2_.n_steps(), worth_sharing(n_uses * inter),
                          [&](int64_t step) { x2_.prepare(step); });
     workers.parallel_for(n_pieces(dim), is_shared, [&](int64_t i) { sum_experts(Rows(i, dim)); });
@@ -145,7 +140,7 @@ class ExpertStep {
   };
 
   template <class Work>
-  static void for_each_share(Uses uses, const Work& work) {
+  static void for_each_batch(Uses uses, const Work& work) {
     for (size_t i = 0; i < uses.size(); i += kTokens)
       work(uses.subspan(i, std::min(kTokens, uses.size() - i)));
   }
@@ -162,17 +157,17 @@ class ExpertStep {
 
   int64_t index(const Use& use) const { return &use - uses_.data(); }
 
-  void hide(Uses uses, Rows rows) {
-    for_each_share(uses, [&](Uses share) {
+  void compute_hidden(Uses uses, Rows rows) {
+    for_each_batch(uses, [&](Uses batch) {
       float up[kTokens * kRows];
       const int64_t inter = op_.w1.n_rows;
       const float* scales = op_.scales ? op_.scales + 2 * uses[0].expert : nullptr;
-      float* gate = hidden_ + index(share[0]) * inter + rows.begin;
+      float* gate = hidden_ + index(batch[0]) * inter + rows.begin;
       multiply(
-          op_.w1, rows, share, [&](const Use& use) { return x1_.token(use.token); }, gate, inter);
+          op_.w1, rows, batch, [&](const Use& use) { return x1_.token(use.token); }, gate, inter);
       multiply(
-          op_.w3, rows, share, [&](const Use& use) { return x3_.token(use.token); }, up, kRows);
-      for (size_t i = 0; i < share.size(); ++i, gate += inter)
+          op_.w3, rows, batch, [&](const Use& use) { return x3_.token(use.token); }, up, kRows);
+      for (size_t i = 0; i < batch.size(); ++i, gate += inter)
         for (int64_t r = 0; r < rows.n; ++r)
           gate[r] = cpu_silu_mul(gate[r], up[static_cast<int64_t>(i) * kRows + r], scales);
     });
@@ -182,12 +177,12 @@ class ExpertStep {
     const auto y = [&](int64_t token) { return op_.y + token * op_.w2.n_rows + rows.begin; };
     for (int64_t t = 0; t < op_.n_tokens; ++t) std::fill_n(y(t), rows.n, 0.0f);
     for (const Uses uses : experts_)
-      for_each_share(uses, [&](Uses share) {
+      for_each_batch(uses, [&](Uses batch) {
         float out[kTokens * kRows];
         multiply(
-            op_.w2, rows, share, [&](const Use& use) { return x2_.token(index(use)); }, out, kRows);
-        for (size_t i = 0; i < share.size(); ++i)
-          cpu_axpy(share[i].weight, out + static_cast<int64_t>(i) * kRows, y(share[i].token), rows.n);
+            op_.w2, rows, batch, [&](const Use& use) { return x2_.token(index(use)); }, out, kRows);
+        for (size_t i = 0; i < batch.size(); ++i)
+          cpu_axpy(batch[i].weight, out + static_cast<int64_t>(i) * kRows, y(batch[i].token), rows.n);
       });
   }
 
@@ -210,26 +205,12 @@ void CpuBackend::route_experts(const RouteExperts& op) {
 }
 
 void cpu_run_experts(const RunExperts& op, WorkerPool& workers, std::vector<float>& scratch) {
-  ExpertStep(op, scratch).run(workers, {});
+  ExpertStep(op, scratch).run(workers);
 }
 
 void CpuBackend::run_experts(const RunExperts& op) {
-  Matmul shared = op.shared;
-  if (op.member.is_alone()) {
-    cpu_run_experts(op, workers_, scratch_);
-  } else {
-    auto* whole = reinterpret_cast<float*>(op.hidden);
-    const int64_t n_uses = op.n_tokens * op.n_activated;
-    float* behind = whole + n_uses * op.w2.n_cols;
-    ExpertStep step(op, scratch_);
-    step.run(workers_, [&] {
-      Gather all{op.member, {{step.hidden(), whole, n_uses, op.w2.n_cols}, {}}};
-      if (shared.weight.data) all.pieces[1] = {shared.x, behind, op.n_tokens, shared.weight.n_cols};
-      CpuBackend::gather(all);
-    });
-    shared.x = behind, shared.x_stride = shared.weight.n_cols;
-  }
-  if (shared.weight.data) CpuBackend::matmul(shared);
+  cpu_run_experts(op, workers_, scratch_);
+  if (op.shared.weight.data) CpuBackend::matmul(op.shared);
 }
 
 }  // namespace dsv32

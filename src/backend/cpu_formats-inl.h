@@ -11,6 +11,7 @@
 
 #include <type_traits>
 
+#include "backend/cpu_kernels.h"
 #include "backend/vec16-inl.h"
 #include "gguf/quant_codes.h"
 
@@ -22,14 +23,14 @@ namespace HWY_NAMESPACE {
 template <class B>
 struct FloatFormat {
   using Block = B;
-  static constexpr int kBlocks = 256, kValues = 256;
+  static constexpr int kBlocks = kStepValues;
   struct Unpacked {};
 
   static HWY_INLINE void unpack(const Block*, Unpacked&) {}
 
   static HWY_INLINE Floats weights(const Block* at, const Unpacked&, int i) {
     if constexpr (std::is_same_v<Block, float>)
-      return load_floats_anywhere(at + i);
+      return load_floats(at + i);
     else
       return load_halves(at + i);
   }
@@ -38,15 +39,15 @@ struct FloatFormat {
 template <class B>
 struct BlockFormat {
   using Block = B;
-  static constexpr int kValues = 256, kBlocks = kValues / Block::kValues;
+  static constexpr int kBlocks = kStepValues / Block::kValues;
   static constexpr int kGroups = Block::kValues / Block::kGroupValues;
   static constexpr bool kHasCodes = std::is_same_v<Block, BlockQ8_0>;  // as bytes in the block
   static constexpr bool kHasOneScale = Block::kValues == 32 && requires(Block b) {
     b.d;
   };  // read from the block
   struct Unpacked {
-    alignas(64) int8_t codes[kValues];
-    alignas(64) float scales[16], mins[16];  // of the groups
+    alignas(64) int8_t codes[kStepValues];
+    alignas(64) float scales[16], offsets[16];  // of the groups; an offset is minus the min
   };
 
   static HWY_INLINE void unpack(const Block* at, Unpacked& unpacked) {
@@ -59,7 +60,7 @@ struct BlockFormat {
           unpacked.scales[b * kGroups + g] = scale_number<Block>(groups.scales[g]);
       } else {
         scale(groups.scales, half_to_float(shared_scale(*at)) * Block::kScaleFactor, unpacked.scales);
-        if constexpr (Block::kHasMins) scale(groups.mins, half_to_float(at->dmin), unpacked.mins);
+        if constexpr (Block::kHasMins) scale(groups.mins, -half_to_float(at->dmin), unpacked.offsets);
       }
     }
   }
@@ -84,7 +85,7 @@ struct BlockFormat {
     if constexpr (requires { block.m; })
       return mul_add(load_int8(codes), scale, broadcast(half_to_float(block.m)));
     else if constexpr (Block::kHasMins)
-      return mul_sub(load_int8(codes), scale, broadcast(unpacked.mins[group]));
+      return mul_add(load_int8(codes), scale, broadcast(unpacked.offsets[group]));
     else
       return mul(load_int8(codes), scale);
   }

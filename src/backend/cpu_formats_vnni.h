@@ -39,8 +39,6 @@
 
 namespace dsv32::vnni {
 
-constexpr int kValues = 256;  // of a step, in every format
-
 // The prepared activations of a step. A format unpacks its weights into four registers of four 128-bit lanes.
 struct alignas(64) Planes {
   int8_t bytes[4][3][64];  // [register, plane a b c, byte]
@@ -65,7 +63,7 @@ DSV32_VNNI_INLINE float unit_of(const float* x) {
   constexpr uint32_t kLargestMantissa = 0x7efefe;  // of 0x7f7f7f, the largest number of three digits
   constexpr int kSmallestExponent = 5;             // 2^-122: its inverse must be finite
   __m512i largest = _mm512_setzero_si512();
-  for (int i = 0; i < kValues; i += 16)
+  for (int i = 0; i < kStepValues; i += 16)
     largest =
         _mm512_max_epu32(largest, _mm512_and_si512(_mm512_loadu_si512(x + i), _mm512_set1_epi32(0x7fffffff)));
   const uint32_t bits = _mm512_reduce_max_epu32(largest);
@@ -85,7 +83,7 @@ DSV32_VNNI_INLINE void store_digits(__m512i q, int8_t* to) {
   _mm_store_si128(reinterpret_cast<__m128i*>(to + 128), _mm512_cvtepi32_epi8(c));
 }
 
-// x [kValues]; F::first_value(s, lane): the first of the four values in a lane of register s.
+// x [kStepValues]; F::first_value(s, lane): the first of the four values in a lane of register s.
 template <class F>
 DSV32_VNNI_INLINE void prepare_planes(const float* x, Planes& out) {
   const float unit = unit_of(x);
@@ -196,7 +194,7 @@ struct VnniFormat {
   static constexpr int kRegisters = 4 / F::kSums;  // of a sum
 
   DSV32_VNNI static void prepare_step(const float* x, int n_values, float* out) {
-    alignas(64) float padded[kValues] = {};
+    alignas(64) float padded[kStepValues] = {};
     std::memcpy(padded, x, static_cast<size_t>(n_values) * sizeof(float));
     X& prepared = *reinterpret_cast<X*>(out);
     prepare_planes<F>(padded, prepared);
@@ -279,8 +277,8 @@ struct VnniFormat {
     for (int p = 0; p < kRows * T; ++p) sums[p] = sum_of_lanes(lanes[p]);
   }
 
-  static constexpr CpuKernels kKernels = {kValues, sizeof(X) / sizeof(float), prepare_step,
-                                          rows_times_tokens<1>, rows_times_tokens<CpuKernels::kTokens>};
+  static constexpr CpuKernels kKernels = {sizeof(X) / sizeof(float), prepare_step, rows_times_tokens<1>,
+                                          rows_times_tokens<CpuKernels::kTokens>};
 };
 
 // ---- Offsets ----

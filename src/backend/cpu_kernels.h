@@ -1,6 +1,6 @@
 // The kernels of one instruction set for products with one storage format: the table that cpu_matmul uses.
 //
-// A row is processed in steps of step_values columns. A step's activations are prepared beforehand: padded
+// A row is processed in steps of kStepValues columns. A step's activations are prepared beforehand: padded
 // with zeros to a whole step, or as integers in a format's own order, see cpu_formats_vnni.h.
 #pragma once
 
@@ -11,10 +11,12 @@
 
 namespace dsv32 {
 
+constexpr int kStepValues = 256;  // whole blocks of every format
+
 // A step of up to kRows rows as floats, in the order in which an instruction set's tiles read them.
 struct UnpackedPanel {
-  static constexpr int64_t kRows = 16, kValues = 256;  // stays in the first-level cache for all tokens
-  alignas(64) float values[kRows * kValues];
+  static constexpr int64_t kRows = 16;  // stays in the first-level cache for all tokens
+  alignas(64) float values[kRows * kStepValues];
   int64_t n_rows;
 };
 
@@ -22,10 +24,9 @@ struct CpuKernels {
   static constexpr int kRows = 4;    // of one call: they share activations in the first-level cache
   static constexpr int kTokens = 4;  // of one many_tokens call: they share the unpacked weights
 
-  int step_values;  // columns of a step: whole blocks
   int step_floats;  // a step's prepared activations in floats, a multiple of 16
 
-  // x [n_values <= step_values]  ->  out [step_floats], aligned to 64 bytes.
+  // x [n_values <= kStepValues]  ->  out [step_floats], aligned to 64 bytes.
   void (*prepare_step)(const float* x, int n_values, float* out);
 
   // sums[r * n_tokens + t] = row r times token t; one_token has n_tokens 1, many_tokens kTokens. rows[r] has

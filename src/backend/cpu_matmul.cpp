@@ -36,20 +36,20 @@ static_assert(kRows == 4);  // add_sums() adds four
 // Where part p of row `row`'s columns [i, i + 16) lies in a panel: a tile's rows side by side, all columns of
 // part 0, then of part 1, ..., so that a tile reads contiguous memory.
 HWY_INLINE constexpr int64_t place_in_panel(int64_t row, int64_t i, int64_t p) {
-  return (row / kDotRows * kParts + p) * (UnpackedPanel::kValues / kParts * kDotRows) +
-         i * kDotRows / kParts + row % kDotRows * kPartLanes;
+  return (row / kDotRows * kParts + p) * (kStepValues / kParts * kDotRows) + i * kDotRows / kParts +
+         row % kDotRows * kPartLanes;
 }
 
 // F: a format of cpu_formats-inl.h.
 template <class F>
 struct VectorFormat {
   using Block = typename F::Block;
-  static constexpr int kBlockValues = F::kValues / F::kBlocks;
+  static constexpr int kBlockValues = kStepValues / F::kBlocks;
   static constexpr size_t kStepBytes = F::kBlocks * sizeof(Block);
 
   static void prepare_step(const float* x, int n_values, float* out) {
     std::memcpy(out, x, static_cast<size_t>(n_values) * sizeof(float));
-    std::memset(out + n_values, 0, static_cast<size_t>(F::kValues - n_values) * sizeof(float));
+    std::memset(out + n_values, 0, static_cast<size_t>(kStepValues - n_values) * sizeof(float));
   }
 
   // The blocks of a row's last, short step, padded with zeros.
@@ -64,7 +64,7 @@ struct VectorFormat {
   static void unpack_step(const uint8_t* at, int n_values, int64_t row, UnpackedPanel& panel) {
     Padded padded;
     typename F::Unpacked unpacked;
-    if (n_values < F::kValues) at = padded.fill(at, n_values);
+    if (n_values < kStepValues) at = padded.fill(at, n_values);
     const auto* blocks = reinterpret_cast<const Block*>(at);
     F::unpack(blocks, unpacked);
     for (int i = 0; i < n_values; i += 16) {
@@ -97,9 +97,9 @@ struct VectorFormat {
     for (int r = 0; r < kRows; ++r) at[r] = rows[r], sums[r] = 0;
     const size_t ahead = prefetch_distance(rows);
     size_t left = row_bytes;
-    for (; left >= kStepBytes; left -= kStepBytes, x += F::kValues) {
+    for (; left >= kStepBytes; left -= kStepBytes, x += kStepValues) {
       for (int r = 0; r < kRows; ++r) prefetch_weights(at[r] + ahead, kStepBytes);
-      step(at, F::kValues, x, sums);
+      step(at, kStepValues, x, sums);
       for (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
     }
     if (left == 0) return;
@@ -109,8 +109,7 @@ struct VectorFormat {
     step(at, n_values, x, sums);
   }
 
-  static constexpr CpuKernels kKernels = {F::kValues, F::kValues, prepare_step,
-                                          one_token,  nullptr,    unpack_step};
+  static constexpr CpuKernels kKernels = {kStepValues, prepare_step, one_token, nullptr, unpack_step};
 };
 
 // y[t * y_stride + r] = panel[r] . x[t] over n_cols columns from `first` on, added to y unless `first` is 0.
@@ -156,10 +155,9 @@ float dot(const float* a, const float* b, int64_t n) {
   int64_t i = 0;
   for (; i + 64 <= n; i += 64) {
     DSV32_UNROLL for (int k = 0; k < 4; ++k) sums[k] =
-        mul_add(load_floats_anywhere(a + i + 16 * k), load_floats_anywhere(b + i + 16 * k), sums[k]);
+        mul_add(load_floats(a + i + 16 * k), load_floats(b + i + 16 * k), sums[k]);
   }
-  for (; i + 16 <= n; i += 16)
-    sums[0] = mul_add(load_floats_anywhere(a + i), load_floats_anywhere(b + i), sums[0]);
+  for (; i + 16 <= n; i += 16) sums[0] = mul_add(load_floats(a + i), load_floats(b + i), sums[0]);
   if (i < n) sums[1] = mul_add(load_some(a + i, n - i), load_some(b + i, n - i), sums[1]);
   return sum_of_lanes(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
 }
@@ -167,8 +165,7 @@ float dot(const float* a, const float* b, int64_t n) {
 void axpy(float scale, const float* x, float* y, int64_t n) {
   const Floats factor = broadcast(scale);
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16)
-    store_floats(mul_add(factor, load_floats_anywhere(x + i), load_floats_anywhere(y + i)), y + i);
+  for (; i + 16 <= n; i += 16) store_floats(mul_add(factor, load_floats(x + i), load_floats(y + i)), y + i);
   if (i == n) return;
   float last[16];
   store_floats(mul_add(factor, load_some(x + i, n - i), load_some(y + i, n - i)), last);
@@ -205,8 +202,9 @@ HWY_EXPORT(axpy);
 
 constexpr int kRows = CpuKernels::kRows;
 constexpr int kTokens = CpuKernels::kTokens;
-constexpr int64_t kPanels = 4;          // 64 KiB in the second-level cache,
-constexpr size_t kTokensOfPanels = 63;  // with as much of x; a multiple of kDotVectors
+// Panels, 64 KiB, and the tokens multiplied with them, with as much of x; a multiple of kDotVectors.
+constexpr int64_t kPanels = 4;
+constexpr size_t kTokensOfPanels = 63;
 
 const CpuKernels& kernels_of(const WeightMatrix& weight) {
   assert(weight.row_bytes >= row_bytes(weight.type, weight.n_cols));
@@ -278,12 +276,11 @@ int64_t unpack(const CpuKernels& kernels, const Rows& rows, int64_t row, int64_t
 // the second-level cache, so that tokens are loaded into it less often.
 void multiply_unpacked(const CpuKernels& kernels, const Rows& rows, std::span<const float* const> tokens,
                        float* y, int64_t y_stride) {
-  const int64_t n_cols = rows.weight.n_cols, n_values = kernels.step_values;
-  assert(n_values == UnpackedPanel::kValues);
+  const int64_t n_cols = rows.weight.n_cols;
   UnpackedPanel panels[kPanels];
   for (int64_t row = 0; row < rows.n(); row += kPanels * UnpackedPanel::kRows)
-    for (int64_t first = 0; first < n_cols; first += n_values) {
-      const int64_t n = std::min(n_values, n_cols - first);
+    for (int64_t first = 0; first < n_cols; first += kStepValues) {
+      const int64_t n = std::min<int64_t>(kStepValues, n_cols - first);
       const int64_t n_panels = unpack(kernels, rows, row, first, n, panels);
       for (size_t t = 0; t < tokens.size(); t += kTokensOfPanels) {
         const auto some = tokens.subspan(t, std::min(kTokensOfPanels, tokens.size() - t));
@@ -307,7 +304,7 @@ CpuActivations::CpuActivations(const WeightMatrix& weight, const float* x, int64
       x_stride_(x_stride),
       n_cols_(weight.n_cols),
       n_tokens_(n_tokens),
-      n_token_steps_((n_cols_ + kernels_.step_values - 1) / kernels_.step_values),
+      n_token_steps_((n_cols_ + kStepValues - 1) / kStepValues),
       n_floats_(n_token_steps_ * kernels_.step_floats),
       floats_(hwy::AllocateAligned<float>(static_cast<size_t>(std::max<int64_t>(n_tokens, 1) * n_floats_))) {
   if (!floats_)
@@ -316,8 +313,8 @@ CpuActivations::CpuActivations(const WeightMatrix& weight, const float* x, int64
 }
 
 void CpuActivations::prepare(int64_t i) {
-  const int64_t t = i / n_token_steps_, begin = i % n_token_steps_ * kernels_.step_values;
-  const int64_t n = std::min<int64_t>(kernels_.step_values, n_cols_ - begin);
+  const int64_t t = i / n_token_steps_, begin = i % n_token_steps_ * kStepValues;
+  const int64_t n = std::min<int64_t>(kStepValues, n_cols_ - begin);
   kernels_.prepare_step(x_ + t * x_stride_ + begin, static_cast<int>(n),
                         floats_.get() + i * kernels_.step_floats);
 }

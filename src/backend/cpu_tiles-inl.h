@@ -97,21 +97,14 @@ template <int V, int P, class Row>
 HWY_INLINE void sum_tile(const float* factors, int64_t stride, int64_t n, const Row& row,
                          hn::Vec<FloatTag> (&sums)[V][P]) {
   const FloatTag tag;
-  hn::Vec<FloatTag> held[V][P];
-  DSV32_UNROLL for (int v = 0; v < V; ++v) {
-    DSV32_UNROLL for (int p = 0; p < P; ++p) held[v][p] = sums[v][p];
-  }
   for (int64_t k = 0; k < n; ++k) {
     const float* from = row(k);
     hn::Vec<FloatTag> values[P];
     DSV32_UNROLL for (int p = 0; p < P; ++p) values[p] = load_once(from + p * kPartLanes);
     DSV32_UNROLL for (int v = 0; v < V; ++v) {
       const auto factor = hn::Set(tag, factors[v * stride + k]);
-      DSV32_UNROLL for (int p = 0; p < P; ++p) held[v][p] = hn::MulAdd(factor, values[p], held[v][p]);
+      DSV32_UNROLL for (int p = 0; p < P; ++p) sums[v][p] = hn::MulAdd(factor, values[p], sums[v][p]);
     }
-  }
-  DSV32_UNROLL for (int v = 0; v < V; ++v) {
-    DSV32_UNROLL for (int p = 0; p < P; ++p) sums[v][p] = held[v][p];
   }
 }
 

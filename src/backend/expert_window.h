@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "backend/backend.h"
+#include "backend/expert_ops.h"
 
 namespace dsv32 {
 

@@ -68,9 +68,9 @@ void HostLane::run() {
 // Takes the mailboxes in turn, so that no device keeps the others waiting.
 Mailbox* HostLane::find_posted() {
   for (size_t i = 0; i < boxes_.size(); ++i) {
-    const size_t at = (turn_ + i) % boxes_.size();
+    const size_t at = (next_box_ + i) % boxes_.size();
     if (!boxes_[at]->has_post()) continue;
-    turn_ = at + 1;
+    next_box_ = at + 1;
     return boxes_[at];
   }
   return nullptr;

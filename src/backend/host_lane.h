@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/expert_ops.h"
 #include "base/worker_pool.h"
 
 namespace dsv32 {
@@ -43,7 +43,7 @@ class HostLane {
   std::mutex mutex_;  // guards the following members, and the mailboxes' members but not their memory
   std::condition_variable changed_;
   std::vector<Mailbox*> boxes_;
-  size_t turn_ = 0;                   // the box to look at first
+  size_t next_box_ = 0;               // the box to look at first
   const Mailbox* serving_ = nullptr;  // the box whose post is being computed
   int64_t n_expected_ = 0;            // expected posts of all boxes
   bool is_ending_ = false;
@@ -54,8 +54,8 @@ class HostLane {
 constexpr size_t kMailboxBytes = size_t{32} << 20;
 constexpr int64_t kMostPostTokens = 512;
 
-// The beginning of a mailbox's memory; each word is written by one side, and
-// is_late is taken back by Mailbox::check().
+// The beginning of a mailbox's memory. Each word is written by one side; is_late is cleared by the other, in
+// Mailbox::check().
 struct MailWords {
   alignas(128) uint64_t posted = 0;    // sequence number << 32 | request: by the device, after its data
   alignas(128) uint64_t answered = 0;  // the sequence number: by the lane, after the sums

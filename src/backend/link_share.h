@@ -3,45 +3,24 @@
 //
 // An expert is divided by its hidden width: the link's part is the last columns of w2 and the rows of w1 and
 // w3 that make the same hidden values. So each side has a narrower expert, and the two sums are added. The
-// number of columns, and so the bits, depend only on the matrices and Backend::link_adds.
+// number of columns (choose.h), and so the bits, depend only on the matrices and Backend::link_adds.
 //
 // The chosen experts are uploaded in rounds, ascending, to the end of the window (RunExperts::n_link_bytes);
 // each is uploaded once, however many tokens chose it. A token's sum runs over its experts in ascending
 // order, in whatever rounds they come.
 #pragma once
 
+#include "backend/choose.h"
 #include "backend/expert_window.h"
 #include "base/error.h"
 
 namespace dsv32 {
 
-// A multiple of every format's block.
-constexpr int64_t kShareUnit = 256;
-
-// Experts of a round: enough that a round's fixed cost is small.
-constexpr int64_t kLinkExperts = 32;
-
-// On hosts of more processors their threads read host memory faster without the link's part.
-constexpr long kMostLinkProcessors = 24;
-
-// The hidden columns of the link that make the slower side finish earliest, with the link at 51 GB/s and the
-// host at some 130; 0 if the host alone is fastest.
-constexpr int64_t link_share(int64_t inter_dim) {
-  constexpr int64_t kLink = 51, kHost = 130;
-  if (inter_dim % kShareUnit != 0) return 0;
-  const int64_t n_units = inter_dim / kShareUnit;
-  const auto time = [&](int64_t n) { return std::max(n * kHost, (n_units - n) * kLink); };
-  int64_t best = 0;
-  for (int64_t n = 1; n < n_units; ++n)
-    if (time(n) < time(best)) best = n;
-  return best * kShareUnit;
-}
-
 // 0 for weights without codes, which are rare.
 inline int64_t link_share(const ExpertStacks& stacks) {
   for (const WeightMatrix* w : {&stacks.w1, &stacks.w3, &stacks.w2})
     if (traits(w->type).block_values == 1) return 0;
-  return link_share(stacks.w1.n_rows);
+  return choose_link_share(stacks.w1.n_rows);
 }
 
 // A view of the host's part of experts whose last n_share hidden columns are the link's.

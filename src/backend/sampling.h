@@ -1,6 +1,7 @@
 // How a token is drawn from its logits: the rule, the mask of allowed tokens, the operation, and its results.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace dsv32 {
@@ -13,6 +14,21 @@ struct SampleRule {
   float min_p = 0;         // keep those at least min_p times as likely as the best; 0: all
   double uniform = 0;      // random number of this draw, [0, 1)
   bool is_masked = false;  // draw as if the row had no other tokens than those that its mask allows
+
+  // Whether top-k, and whether top-p, keeps only some of n_tokens.
+  constexpr bool has_top_k(int64_t n_tokens) const { return top_k > 0 && top_k < n_tokens; }
+  constexpr bool has_top_p() const { return top_p < 1; }
+  // With top-p: what the kept tokens weigh at least (weight_of), of tokens that weigh `total`.
+  constexpr uint64_t kept_weight(uint64_t total) const {
+    const double wanted = static_cast<double>(top_p) * static_cast<double>(total);
+    const auto whole = static_cast<uint64_t>(wanted);
+    const uint64_t rounded_up = static_cast<double>(whole) < wanted ? whole + 1 : whole;
+    return std::min(std::max(rounded_up, uint64_t{1}), total);
+  }
+  // The token is drawn at which the sum of the kept weights, which is `total` in the end, exceeds this.
+  constexpr uint64_t drawn_weight(uint64_t total) const {
+    return std::min(static_cast<uint64_t>(uniform * static_cast<double>(total)), total - 1);
+  }
 };
 
 // The weight of a kept token, from its probability relative to the likeliest one's: [0, 2^40], so that sums

@@ -30,9 +30,10 @@ struct Floats {
   hn::Vec<FloatTag> part[kParts];
 };
 
-// Unrolls the loop that follows; not with scalar parts, where that takes the compiler a minute.
+// Unrolls the loop that follows, of up to four rounds, or eight with AVX-512 (kSums); a loop of more would
+// keep its sums in memory. Not with scalar parts, where that takes the compiler a minute.
 #undef DSV32_UNROLL
-#define DSV32_UNROLL HWY_UNROLL((kParts > 4 ? 1 : 4))
+#define DSV32_UNROLL HWY_UNROLL((kParts > 4 ? 1 : kParts == 1 ? 8 : 4))
 
 #undef DSV32_EACH_PART
 #define DSV32_EACH_PART(p) DSV32_UNROLL for (int p = 0; p < kParts; ++p)
@@ -45,14 +46,8 @@ HWY_INLINE Floats broadcast(float value) {
 
 HWY_INLINE Floats zeros() { return broadcast(0.0f); }
 
-// 16 floats, aligned to 64 bytes.
+// Sixteen floats at any address.
 HWY_INLINE Floats load_floats(const float* from) {
-  Floats out;
-  DSV32_EACH_PART (p) out.part[p] = hn::Load(FloatTag(), from + p * kPartLanes);
-  return out;
-}
-
-HWY_INLINE Floats load_floats_anywhere(const float* from) {
   Floats out;
   DSV32_EACH_PART (p) out.part[p] = hn::LoadU(FloatTag(), from + p * kPartLanes);
   return out;
@@ -95,12 +90,6 @@ HWY_INLINE Floats mul(const Floats& a, const Floats& b) {
 HWY_INLINE Floats mul_add(const Floats& a, const Floats& b, const Floats& c) {
   Floats out;
   DSV32_EACH_PART (p) out.part[p] = hn::MulAdd(a.part[p], b.part[p], c.part[p]);
-  return out;
-}
-
-HWY_INLINE Floats mul_sub(const Floats& a, const Floats& b, const Floats& c) {
-  Floats out;
-  DSV32_EACH_PART (p) out.part[p] = hn::MulSub(a.part[p], b.part[p], c.part[p]);
   return out;
 }
 

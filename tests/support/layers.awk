@@ -1,6 +1,6 @@
 # Checks that includes point one way: base <- gguf <- backend <- weights <- context <- {prefix, model} <- engine <- cli <-
-# main.cpp; prefix and model do not include each other. text includes gguf, constrain includes text. cuda includes base, the format
-# structs and backend.h. No file in src includes a CUDA header; only engine includes the factory of cuda/. The rooms of cli have an
+# main.cpp; prefix and model do not include each other. text includes gguf, constrain includes text. cuda includes base, gguf and
+# backend. No file in src includes a CUDA header; only engine includes the factory of cuda/. The rooms of cli have an
 # order too: terminal <- options <- warm <- chat <- batch <- inspect <- main.cpp. All output goes through cli/terminal/streams,
 # which checks that it arrived.
 BEGIN {
