@@ -37,7 +37,7 @@ struct Parrot : Answerer {
     asked[number] = true;
     return number;
   }
-  bool turn() override { return !asked.empty(); }
+  bool advance() override { return !asked.empty(); }
   bool is_done(int64_t) const override { return true; }
   GenerationResult take(int64_t number) override {
     asked.erase(number);
@@ -64,7 +64,7 @@ std::string text_of(const BatchItem& item) { return *item.id + " is answered at 
 std::map<int64_t, std::string> outcomes(BatchRunner& runner) {
   std::map<int64_t, std::string> all;
   while (runner.n_running() > 0)
-    for (const auto& item : runner.turn()) all[item->place] = item->error ? item->error->what() : item->text;
+    for (const auto& item : runner.advance()) all[item->place] = item->error ? item->error->what() : item->text;
   return all;
 }
 
@@ -100,7 +100,7 @@ BOOST_AUTO_TEST_CASE(what_one_request_throws_is_its_own_outcome) {
   }
 }
 
-// Whichever allocation fails: what begin() and turn() throw has lost nothing, and one outcome at most is bad.
+// Whichever allocation fails: what begin() and advance() throw has lost nothing, and one outcome at most is bad.
 BOOST_AUTO_TEST_CASE(without_memory_no_other_request_is_lost) {
   int64_t n_bad = 0, n_thrown = 0;
   bool has_failed = true;
@@ -119,10 +119,10 @@ BOOST_AUTO_TEST_CASE(without_memory_no_other_request_is_lost) {
         }
       std::vector<std::unique_ptr<BatchItem>> finished;
       try {
-        finished = runner.turn();
+        finished = runner.advance();
       } catch (const std::bad_alloc&) {
         ++n_thrown;
-        finished = runner.turn();
+        finished = runner.advance();
       }
       has_failed = failing.stop();
       for (const auto& item : finished) all[item->place] = item->error ? "" : item->text;

@@ -199,10 +199,10 @@ BOOST_AUTO_TEST_CASE(a_schema_that_is_refused_is_that_lines_error_alone) {
     if (i % 4 == 3) item.request.options.constraint = R"({"schema":{"not":{}}})";
     runner.begin(std::move(item));
     if (i % 2)
-      for (const auto& done : runner.turn()) take(*done);
+      for (const auto& done : runner.advance()) take(*done);
   }
   while (runner.n_running() > 0)
-    for (const auto& done : runner.turn()) take(*done);
+    for (const auto& done : runner.advance()) take(*done);
   BOOST_TEST(n_done == 12u);
 }
 
@@ -224,10 +224,10 @@ BOOST_AUTO_TEST_CASE(others_go_on_while_a_schema_is_compiled) {
   BOOST_REQUIRE(request.options.constraint.empty());
   waiting.options.constraint = slow;
   const int64_t first = loop.add(waiting, asker), second = loop.add(request, other);
-  while (!loop.is_done(second)) BOOST_REQUIRE(loop.turn());
+  while (!loop.is_done(second)) BOOST_REQUIRE(loop.advance());
   BOOST_TEST(!loop.is_done(first));
   asker.is_cancelled = true;
-  loop.turn();
+  loop.advance();
   BOOST_TEST(loop.is_done(first));
   BOOST_TEST((loop.take(first).finish_reason == FinishReason::interrupted));
   BOOST_TEST((loop.take(second).finish_reason != FinishReason::interrupted));

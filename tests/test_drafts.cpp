@@ -172,9 +172,9 @@ class Drafting {
     for (size_t i = 0; i < ears.size(); ++i) {
       ears[i].n_before_stop = asked()[i].n_before_stop;
       BOOST_REQUIRE(loop.add(asked()[i].request, ears[i]) == static_cast<int64_t>(i));
-      if (i % 3 == 0) loop.turn();
+      if (i % 3 == 0) loop.advance();
     }
-    while (loop.turn()) {
+    while (loop.advance()) {
     }
     for (size_t i = 0; i < ears.size(); ++i) check(asked()[i], ears[i], loop.take(static_cast<int64_t>(i)));
     check_counts();

@@ -238,15 +238,15 @@ BOOST_AUTO_TEST_CASE(groups_of_sequences_are_in_different_stages) {
   Listener silent;
   for (uint64_t i = 0; i < 2; ++i)
     loop.add({nullptr, tokenizer.get(), random_tokens(9, i), generation}, silent);
-  while (n_taken[0] < 3 || n_taken[1] < 3) BOOST_REQUIRE(loop.turn());
+  while (n_taken[0] < 3 || n_taken[1] < 3) BOOST_REQUIRE(loop.advance());
   while (second.n_in_flight() > 0) std::this_thread::yield();
   second.hold();
-  while (second.n_in_flight() == 0) BOOST_REQUIRE(loop.turn());
+  while (second.n_in_flight() == 0) BOOST_REQUIRE(loop.advance());
   const size_t of_one_step = second.n_in_flight();
-  while (second.n_in_flight() == of_one_step) BOOST_REQUIRE(loop.turn());
+  while (second.n_in_flight() == of_one_step) BOOST_REQUIRE(loop.advance());
   BOOST_TEST(second.n_in_flight() == 2 * of_one_step);
   second.let_go();
-  while (loop.turn()) continue;
+  while (loop.advance()) continue;
   for (const int64_t n : n_taken) BOOST_TEST(n == 40);
   for (int64_t i = 0; i < 2; ++i) BOOST_TEST(loop.take(i).n_completion_tokens == 40);
 }
@@ -286,7 +286,7 @@ BOOST_AUTO_TEST_CASE(what_a_listener_throws_while_steps_are_under_way_is_its_own
     failing.n_before = n_before;
     const int64_t good = scene.loop.add(scene.request(0), scene.silent),
                   bad = scene.loop.add(scene.request(1), failing);
-    BOOST_CHECK_NO_THROW(while (scene.loop.turn()){});
+    BOOST_CHECK_NO_THROW(while (scene.loop.advance()){});
     BOOST_TEST((records_of(scene.loop.take(good)) == alone), "after " << n_before);
     BOOST_CHECK_EXCEPTION(scene.loop.take(bad), Error,
                           [](const Error& error) { return error.what() == std::string("the ear hurts"); });
@@ -304,14 +304,14 @@ BOOST_AUTO_TEST_CASE(an_answer_whose_token_is_lost_does_not_go_on_without_it) {
     TwoGroups scene;
     const int64_t kept = scene.loop.add(scene.request(0), scene.silent),
                   dropped = scene.loop.add(scene.request(1), scene.silent);
-    for (int i = 0; i < 12; ++i) scene.loop.turn();
+    for (int i = 0; i < 12; ++i) scene.loop.advance();
     for (const auto& backend : scene.engine->backends())  // whose threads need memory too
       while (dynamic_cast<IslandBackend&>(*backend).n_in_flight() > 0) std::this_thread::yield();
     {
       FailingAllocations failing(n);
       scene.loop.drop(dropped);
     }
-    while (scene.loop.turn()) continue;
+    while (scene.loop.advance()) continue;
     try {
       BOOST_TEST((records_of(scene.loop.take(kept)) == alone), "allocation " << n);
     } catch (const Error& error) {

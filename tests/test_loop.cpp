@@ -94,9 +94,9 @@ BOOST_AUTO_TEST_CASE(three_requests_interleaved_are_answered_as_each_alone) {
     std::vector<int64_t> numbers;
     for (size_t i = 0; i < 3; ++i) {
       numbers.push_back(loop.add(scene.request(i), ears[i]));
-      for (int turns = 0; turns < 4; ++turns) loop.turn();  // the next one comes in the middle of this one
+      for (int turns = 0; turns < 4; ++turns) loop.advance();  // the next one comes in the middle of this one
     }
-    while (loop.turn()) {
+    while (loop.advance()) {
     }
     for (size_t i = 0; i < 3; ++i) {
       const GenerationResult result = loop.take(numbers[i]);
@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(a_held_prompt_is_answered_without_reading) {
   held.is_held = true;
   Ear ears[2];
   const int64_t numbers[] = {loop.add(read, ears[0]), loop.add(held, ears[1])};
-  while (loop.turn()) {
+  while (loop.advance()) {
   }
   BOOST_TEST((records_of(loop.take(numbers[0])) == records_of(loop.take(numbers[1]))));
   BOOST_TEST(ears[0].text == ears[1].text);
@@ -156,7 +156,7 @@ BOOST_AUTO_TEST_CASE(many_requests_in_small_pools_are_answered_as_each_alone) {
     std::vector<Ear> ears(kRequests);
     std::vector<int64_t> numbers;
     for (size_t i = 0; i < kRequests; ++i) numbers.push_back(loop.add(request(scene, i), ears[i]));
-    while (loop.turn()) {
+    while (loop.advance()) {
     }
     for (size_t i = 0; i < kRequests; ++i)
       BOOST_TEST((records_of(loop.take(numbers[i])) == alone[i]), "request " << i);
@@ -184,7 +184,7 @@ BOOST_AUTO_TEST_CASE(a_prefix_that_several_wait_for_is_computed_once) {
     numbers.push_back(loop.add(requests.back(), ears[i]));
   }
   int64_t n_most = 0;
-  while (loop.turn()) {
+  while (loop.advance()) {
     int64_t n_decoding = 0;
     for (size_t i = 0; i < kRequests; ++i)
       n_decoding += !ears[i].n_done.empty() && ears[i].n_done.back() == 220 && !loop.is_done(numbers[i]);
@@ -211,7 +211,7 @@ BOOST_AUTO_TEST_CASE(one_request_that_ends_early_leaves_the_others_alone) {
   too_long.prompt = random_tokens(300, 5);
   const int64_t a = loop.add(scene.request(0), stopped), b = loop.add(too_long, refused),
                 c = loop.add(scene.request(2), other);
-  while (loop.turn()) {
+  while (loop.advance()) {
   }
   BOOST_TEST((loop.take(a).finish_reason == FinishReason::interrupted));
   BOOST_CHECK_EXCEPTION(loop.take(b), Error,
@@ -240,7 +240,7 @@ BOOST_AUTO_TEST_CASE(a_place_that_an_interruption_leaves_is_taken) {
     request.sequence = nullptr;
     numbers.push_back(loop.add(std::move(request), ears[i]));
   }
-  while (loop.turn()) {
+  while (loop.advance()) {
   }
   for (size_t i = 0; i < ears.size(); ++i)
     BOOST_TEST((loop.take(numbers[i]).finish_reason == FinishReason::interrupted) == (i < 3));
@@ -359,7 +359,7 @@ BOOST_AUTO_TEST_CASE(a_request_whose_turn_throws_leaves_the_loop) {
     failing.n_before = n_before;
     BOOST_CHECK_EXCEPTION(answer(scene, failing), Error,
                           [](const Error& error) { return error.kind() == ErrorKind::memory; });
-    BOOST_TEST(!scene.engine->loop().turn());
+    BOOST_TEST(!scene.engine->loop().advance());
   }
   Ear ear, expected;
   BOOST_TEST((answer(scene, ear) == answer(fresh, expected)));
@@ -389,7 +389,7 @@ BOOST_AUTO_TEST_CASE(what_one_request_throws_is_its_own_error) {
     failing.n_before = n_before;
     Ear ear;
     const int64_t bad = loop.add(scene.request(0), failing), good = loop.add(scene.request(1), ear);
-    BOOST_CHECK_NO_THROW(while (loop.turn()){});
+    BOOST_CHECK_NO_THROW(while (loop.advance()){});
     BOOST_TEST((records_of(loop.take(good)) == alone), "after " << n_before);
     BOOST_TEST(ear.text == expected.text);
     BOOST_CHECK_EXCEPTION(loop.take(bad), Error,
@@ -408,13 +408,13 @@ BOOST_AUTO_TEST_CASE(a_request_that_cannot_be_admitted_is_alone_in_that) {
     Scene scene(options);
     Loop& loop = scene.engine->loop();
     const int64_t first = loop.add(scene.request(0), nobody);
-    for (int i = 0; i < 8; ++i) loop.turn();
+    for (int i = 0; i < 8; ++i) loop.advance();
     const int64_t second = loop.add(scene.request(1), nobody);
     bool is_everyones = false;
     {
       FailingAllocations failing(n);
       try {
-        loop.turn();
+        loop.advance();
       } catch (const std::bad_alloc&) {
         is_everyones = true;
       }
@@ -423,7 +423,7 @@ BOOST_AUTO_TEST_CASE(a_request_that_cannot_be_admitted_is_alone_in_that) {
     ++n_refused;
     BOOST_CHECK_EXCEPTION(loop.take(second), Error,
                           [](const Error& error) { return error.kind() == ErrorKind::memory; });
-    while (loop.turn()) {
+    while (loop.advance()) {
     }
     BOOST_TEST((records_of(loop.take(first)) == alone), "allocation " << n);
   }

@@ -313,7 +313,7 @@ Together answers_together(const std::string& path, const Options& options) {
       else
         runner.begin(std::move(item));
     }
-    for (const auto& item : runner.turn()) reading.conclude(*item);
+    for (const auto& item : runner.advance()) reading.conclude(*item);
   }
   const Loop& loop = model.engine().loop();
   return {std::move(reading.answers), model.engine().plan().cache.n_pages() * kPageTokens,

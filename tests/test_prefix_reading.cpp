@@ -256,11 +256,11 @@ BOOST_AUTO_TEST_CASE(who_waits_for_the_disk_holds_nobody_up) {
   std::vector<int64_t> numbers;
   for (const std::vector<int32_t>& prompt : prompts)
     numbers.push_back(loop.add({nullptr, tokenizer.get(), prompt, five}, nobody));
-  while (!loop.is_done(numbers[2])) loop.turn();
+  while (!loop.is_done(numbers[2])) loop.advance();
   BOOST_TEST(disk.gate->is_waited_for());
   BOOST_TEST((!loop.is_done(numbers[0]) && !loop.is_done(numbers[1])));
   disk.gate->open();
-  while (loop.turn()) {
+  while (loop.advance()) {
   }
   for (size_t i = 0; i < prompts.size(); ++i) {
     const GenerationResult result = loop.take(numbers[i]);
@@ -292,7 +292,7 @@ struct TwoAtTheDisk {
     warm = std::make_unique<Opened>(options);
     tokenizer = Tokenizer::make(load_vocabulary(warm->file));
     reading = add(leaving_at(kBase), 2), waiting = add(second, 2), decoding = add(random_tokens(20, 5), 300);
-    for (int i = 0; i < 10; ++i) loop().turn();
+    for (int i = 0; i < 10; ++i) loop().advance();
     BOOST_TEST(disk.gate->is_waited_for());
   }
   Loop& loop() { return warm->engine->loop(); }
@@ -303,7 +303,7 @@ struct TwoAtTheDisk {
   }
   void open_until_done(int64_t request) {
     disk.gate->open();
-    while (!loop().is_done(request) && !loop().is_done(decoding)) loop().turn();
+    while (!loop().is_done(request) && !loop().is_done(decoding)) loop().advance();
   }
 };
 

@@ -363,7 +363,7 @@ int be_client(const Warm& warm, uint64_t seed, double seconds, const std::vector
       if (what == 1) fate.n_before_end = static_cast<int64_t>(random() % 5);
       if (what == 2) {  // vanishes
         client->add(asked[which], fate);
-        for (uint64_t n = random() % 5; n > 0; --n) client->turn();
+        for (uint64_t n = random() % 5; n > 0; --n) client->advance();
         break;
       }
       const GenerationResult result = generate(*client, asked[which], fate);

@@ -114,11 +114,11 @@ BOOST_AUTO_TEST_CASE(what_is_under_way_is_answered_before_the_end) {
   std::vector<int64_t> numbers;
   for (int i = 0; i < kRequests; ++i)
     numbers.push_back(client->add(long_request(i), heard[static_cast<size_t>(i)]));
-  while (heard[0].text.empty()) client->turn();
+  while (heard[0].text.empty()) client->advance();
   std::optional<WarmGreeting> stopping = greet_warm(warm.socket(), "stop");
   BOOST_TEST(stopping->answer.at("requests").get<int>() > 0);
   const int64_t late = client->add(long_request(0), heard.back());
-  while (client->turn()) continue;
+  while (client->advance()) continue;
   BOOST_CHECK_THROW(client->take(late), WarmGone);
   for (size_t i = 0; i < kRequests; ++i) {
     BOOST_TEST(client->take(numbers[i]).completion.content == answers[i]);

@@ -70,7 +70,7 @@ void Loop::stop_waiting(const Sequence& sequence) {
   if (sequence.held().uses_disk() && engine_.prefix_cache()) engine_.prefix_cache()->end_reading();
 }
 
-bool Loop::turn() try {
+bool Loop::advance() try {
   end_interrupted();
   begin_constraints();
   if (under_way_.empty()) begin_ready(false);

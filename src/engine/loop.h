@@ -4,7 +4,7 @@
 // logits. A request whose pages are still being read from disk is not scheduled. A request that came without
 // a sequence is admitted to the cache when there is room; later it may have to begin anew. A talk's
 // sequence is kept for its next request, unless another request comes first. An exception in a step of a
-// prompt is its request's error; an exception in a decode step leaves turn(). One thread at a time.
+// prompt is its request's error; an exception in a decode step leaves advance(). One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class Loop : public Answerer {
   Loop(Engine& engine, bool may_guess_less) : engine_(engine), may_guess_less_(may_guess_less) {}
 
   int64_t add(Request request, Listener& listener) override;
-  bool turn() override;
+  bool advance() override;
   bool is_done(int64_t request) const override { return (*find(request))->phase == Phase::is_done; }
   GenerationResult take(int64_t request) override;
   void drop(int64_t request) override;

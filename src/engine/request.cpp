@@ -117,7 +117,7 @@ void check_prompt(int64_t vocab_size, int64_t context, std::span<const int32_t> 
 GenerationResult generate(Answerer& answerer, Request request, Listener& listener) {
   const int64_t number = answerer.add(std::move(request), listener);
   try {
-    while (!answerer.is_done(number)) answerer.turn();
+    while (!answerer.is_done(number)) answerer.advance();
   } catch (...) {  // not the request's own error: the request is still there
     answerer.drop(number);
     throw;

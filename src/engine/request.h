@@ -138,11 +138,11 @@ class Listener {
 class Answerer {
  public:
   virtual ~Answerer() = default;
-  // Adds a request. Its listener is called in turn(), and must outlive it. Returns the request's number.
+  // Adds a request. Its listener is called in advance(), and must outlive it. Returns the request's number.
   // Throws Error, and nothing else, for a request that cannot be added: {usage} for options out of range.
   virtual int64_t add(Request request, Listener& listener) = 0;
   // Runs one step. False: every request is done.
-  virtual bool turn() = 0;
+  virtual bool advance() = 0;
   virtual bool is_done(int64_t request) const = 0;
   // The request's result, once. Throws the Error that ended it.
   virtual GenerationResult take(int64_t request) = 0;

@@ -94,11 +94,11 @@ LongRun run_long(Engine& engine, const std::vector<Request>& requests) {
   Loop& loop = engine.loop();
   std::vector<int64_t> numbers;
   for (size_t i = 0; i < kTogether; ++i) numbers.push_back(loop.add(requests[i], run.answers[i]));
-  for (size_t turn = 0; turn < 3 * kTogether; ++turn) loop.turn();  // every second one reads a prompt
+  for (size_t turn = 0; turn < 3 * kTogether; ++turn) loop.advance();  // every second one reads a prompt
   std::vector<double> seconds;
   for (int64_t step = 0; step < kSteps; ++step) {
     const auto begin = Clock::now();
-    loop.turn();
+    loop.advance();
     seconds.push_back(seconds_since(begin));
   }
   std::ranges::nth_element(seconds, seconds.begin() + kSteps / 2);

@@ -181,9 +181,9 @@ HeardAnswers answers_together(Engine& engine, const std::vector<Request>& reques
   std::vector<int64_t> numbers;
   for (size_t i = 0; i < requests.size(); ++i) {
     numbers.push_back(loop.add(requests[i], answers[i]));
-    if (i % 3 == 0) loop.turn();
+    if (i % 3 == 0) loop.advance();
   }
-  while (loop.turn()) {
+  while (loop.advance()) {
   }
   for (size_t i = 0; i < requests.size(); ++i) answers[i].result = loop.take(numbers[i]);
   return answers;

@@ -40,7 +40,7 @@ class Batch : Listener {
     while (goes_on()) {
       fill();
       if (runner_.n_running() > 0)
-        for (const std::unique_ptr<BatchItem>& item : runner_.turn()) finish(*item);
+        for (const std::unique_ptr<BatchItem>& item : runner_.advance()) finish(*item);
       show_progress();
       output_.check_place();
     }
@@ -271,8 +271,8 @@ void BatchRunner::begin(BatchItem&& begun) {
   }
 }
 
-std::vector<std::unique_ptr<BatchItem>> BatchRunner::turn() {
-  answerer_.turn();
+std::vector<std::unique_ptr<BatchItem>> BatchRunner::advance() {
+  answerer_.advance();
   std::vector<std::unique_ptr<BatchItem>> done;
   done.reserve(running_.size());
   for (std::unique_ptr<BatchItem>& item : running_) {

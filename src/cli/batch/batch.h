@@ -134,10 +134,10 @@ class BatchRunner {
   int64_t n_running() const { return std::ssize(running_); }
   TokenCounts counts() const;  // of the running items so far
 
-  // Begins an item; turn() returns it, with its error if any. On std::bad_alloc `item` is unchanged.
+  // Begins an item; advance() returns it, with its error if any. On std::bad_alloc `item` is unchanged.
   void begin(BatchItem&& item);
   // Runs a step. Returns the items that are done. Throws an error that ends all of them.
-  std::vector<std::unique_ptr<BatchItem>> turn();
+  std::vector<std::unique_ptr<BatchItem>> advance();
   // Drops the running items.
   void leave();
 

@@ -158,7 +158,7 @@ class TimedSteps {
     const auto start = std::chrono::steady_clock::now();
     guessed_at_ = start;
     const int64_t n_before = n_tokens();
-    while (engine_.loop().turn() && n_tokens() - n_before < n_sequences()) continue;
+    while (engine_.loop().advance() && n_tokens() - n_before < n_sequences()) continue;
     timing_.step_seconds += seconds_since(start);
     timing_.guess_seconds += std::chrono::duration<double>(guessed_at_ - start).count();
     for (size_t i = 0; i < n_kept_.size(); ++i) n_kept_[i] += std::ssize(sequences_[i]->tokens());

@@ -75,7 +75,7 @@ class Model : public Answerer {
   int64_t add(Request request, Listener& listener) override {
     return answerer().add(std::move(request), listener);
   }
-  bool turn() override { return answerer().turn(); }
+  bool advance() override { return answerer().advance(); }
   bool is_done(int64_t request) const override { return answerer().is_done(request); }
   GenerationResult take(int64_t request) override { return answerer().take(request); }
   void drop(int64_t request) override { answerer().drop(request); }

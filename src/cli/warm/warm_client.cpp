@@ -75,7 +75,7 @@ WarmClient::WarmClient(std::string path, WarmGreeting greeting)
   if (facts_.vocab_size < 1 || facts_.context < 1 || facts_.max_seqs < 1) fail_unread();
 }
 
-// Where nobody listens any more, the request's link is not open, which turn() notices.
+// Where nobody listens any more, the request's link is not open, which advance() notices.
 int64_t WarmClient::add(Request request, Listener& listener) {
   check_prompt(facts_.vocab_size, facts_.context, request.prompt);
   WarmLink link(connect_warm(path_));
@@ -89,7 +89,7 @@ bool WarmClient::is_waiting() const {
   return !std::ranges::all_of(pending_, [](const auto& row) { return row.second.outcome.is_there(); });
 }
 
-bool WarmClient::turn() {
+bool WarmClient::advance() {
   if (!is_waiting()) return false;
   await_lines();
   for (auto& [number, pending] : pending_)

@@ -37,7 +37,7 @@ class WarmClient : public Answerer {
   // Waits a moment for lines of the process. Where it is gone, hangs, or has not ended a request two seconds
   // after its listener was interrupted, WarmGone is the outcome of the request; if it is interrupted, the
   // outcome is what was received.
-  bool turn() override;
+  bool advance() override;
   bool is_done(int64_t request) const override { return pending_.at(request).outcome.is_there(); }
   GenerationResult take(int64_t request) override {
     return pending_.extract(request).mapped().outcome.take();

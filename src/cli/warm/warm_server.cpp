@@ -211,7 +211,7 @@ class WarmServer {
 
   // Runs a step, or, between requests, checks that the model's file has not changed.
   void turn(bool is_busy) {
-    is_busy ? static_cast<void>(engine_.loop().turn()) : engine_.check_file();
+    is_busy ? static_cast<void>(engine_.loop().advance()) : engine_.check_file();
     for (const auto& client : clients_)
       if (client->on_loop && engine_.loop().is_done(*client->on_loop)) send_outcome(*client);
   }
