@@ -209,7 +209,7 @@ DSV32_DEVICE void claim_in_turn(int n, const int (&order)[kMostSequenceTokens],
 // The start of the key page that holds `pos`.
 DSV32_DEVICE uint8_t* key_page(const CacheView& cache, int64_t page_bytes, int64_t seq, int64_t pos) {
   return cache.key_pages +
-         static_cast<int64_t>(cache.key_page_ids[seq * cache.max_pages + pos / kPageTokens]) * page_bytes;
+         static_cast<int64_t>(cache.pages[seq * cache.max_pages + pos / kPageTokens]) * page_bytes;
 }
 
 // ---- the blocks that share a row: a cluster, whose blocks see each other's shared memory, or one block ----

@@ -15,7 +15,7 @@ struct RowCopy {
 DSV32_DEVICE RowCopy missing_row(const FetchLatents& op, int64_t t, int64_t m) {
   const CacheView& cache = op.cache;
   const int64_t i = t * op.topk + op.misses[t * op.topk + m], row_bytes = cache.layout.row_bytes();
-  return {cache.rows + paged_row(cache.row_pages, cache, op.step.seq[t], op.selected[i]) * row_bytes,
+  return {cache.rows + paged_row(cache.pages, cache, op.step.seq[t], op.selected[i]) * row_bytes,
           cache.slots + op.row_ids[i] * row_bytes};
 }
 

@@ -74,7 +74,7 @@ void score_plain(const Scoring& op, int64_t n_pages, const Launch& launch) {
 Scoring scoring_of(const IndexerScores& op) {
   const CacheLayout& layout = op.cache.layout;
   return {op.cache.key_pages,
-          op.cache.key_page_ids,
+          op.cache.pages,
           op.cache.max_pages,
           layout.key_page_bytes(),
           layout.keys_offset(),

@@ -17,7 +17,7 @@ constexpr int kQueryBytes = kHeads * kDim;
 // IndexerScores for the kernels, with the layout's offsets computed on the host.
 struct Scoring {
   const uint8_t* key_pages;
-  const int32_t* key_page_ids;
+  const int32_t* pages;
   int64_t max_pages, page_bytes, keys_offset, scales_offset;
   const int32_t *pos, *seq;
   int32_t n_tokens, n_heads, dim;
@@ -29,7 +29,7 @@ struct Scoring {
   int64_t scores_stride;
 
   __device__ const uint8_t* page(int64_t sequence, int64_t i) const {
-    return key_pages + static_cast<int64_t>(key_page_ids[sequence * max_pages + i]) * page_bytes;
+    return key_pages + static_cast<int64_t>(pages[sequence * max_pages + i]) * page_bytes;
   }
   // For e4m3 queries of one tile: the product of all factors that do not depend on the key. Zero past the
   // last head.

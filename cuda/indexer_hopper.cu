@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_ke
   const uint8_t* next_page = nullptr;
   const auto begin_token = [&] {
     if (share.page >= share.end) return;
-    ids = op.key_page_ids + op.seq[share.t] * op.max_pages;
+    ids = op.pages + op.seq[share.t] * op.max_pages;
     next_page = page_of(share.page);
   };
   begin_token();

@@ -125,7 +125,7 @@ DSV32_DEVICE void start_rows(const uint8_t* rows, int64_t id, uint8_t* to, int f
 }
 
 DSV32_DEVICE int32_t find_page(const Attend& op, int64_t seq, const RowPlace& place) {
-  return place.id < 0 ? 0 : op.cache.key_page_ids[seq * op.cache.max_pages + place.pos / kPageTokens];
+  return place.id < 0 ? 0 : op.cache.pages[seq * op.cache.max_pages + place.pos / kPageTokens];
 }
 
 // The four ue8m0 scales of a row; all 1 for rows past the end.

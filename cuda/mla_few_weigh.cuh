@@ -39,7 +39,7 @@ DSV32_DEVICE RowPlace find_loaded_row(const Attend& op, int64_t seq, const RowPl
 // The key page of such a row; past the end, position 0's page.
 DSV32_DEVICE int32_t find_key_page(const Attend& op, int64_t seq, const RowPlace& asked, bool is_selected) {
   const int32_t pos = is_selected ? asked.pos : 0;
-  return __ldcg(op.cache.key_page_ids + seq * op.cache.max_pages + pos / int{kPageTokens});
+  return __ldcg(op.cache.pages + seq * op.cache.max_pages + pos / int{kPageTokens});
 }
 
 // The four scales of an fp8 row; all 1 for rows past the end.

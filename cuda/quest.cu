@@ -10,7 +10,7 @@ constexpr int kBoundThreads = 256;
 DSV32_DEVICE uint8_t* span_bounds(const CacheView& cache, int64_t seq, int64_t span) {
   constexpr int64_t kPageSpans = kPageTokens / kSpanTokens;
   const CacheLayout& layout = cache.layout;
-  const int64_t page = cache.key_page_ids[seq * cache.max_pages + span / kPageSpans];
+  const int64_t page = cache.pages[seq * cache.max_pages + span / kPageSpans];
   return cache.key_pages + page * layout.key_page_bytes() + layout.bounds_offset() +
          span % kPageSpans * layout.span_bytes();
 }
@@ -48,9 +48,9 @@ __global__ void __launch_bounds__(kBoundThreads) store_bounds_kernel(StepTokens 
   __syncthreads();
   const int64_t entry = seq * cache.max_pages + pos / kPageTokens;
   const int64_t first = pos / kSpanTokens * kSpanTokens % kPageTokens;  // in the page
-  const uint8_t* rows = cache.rows + (cache.row_pages[entry] * kPageTokens + first) * layout.row_bytes();
+  const uint8_t* rows = cache.rows + (cache.pages[entry] * kPageTokens + first) * layout.row_bytes();
   const uint8_t* scales =
-      cache.key_pages + cache.key_page_ids[entry] * layout.key_page_bytes() + first * layout.scale_bytes();
+      cache.key_pages + cache.pages[entry] * layout.key_page_bytes() + first * layout.scale_bytes();
   for (int64_t i = threadIdx.x; i < n; i += kBoundThreads) {
     float values[kSpanTokens];
     DSV32_UNROLL for (int r = 0; r < kSpanTokens; ++r) values[r] =

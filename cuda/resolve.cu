@@ -394,7 +394,7 @@ __global__ void __launch_bounds__(kResolveThreads, 1)
   if (buffer.n_slots > 0) tokens = SequenceTokens::of(op.cache, op.step.n_seqs, seq);
   if (t > 0 && tokens.n_before > 0) return wait_for_inputs();
   const int32_t *slot_pages = op.cache.slot_pages + seq * op.cache.max_pages,
-                *row_pages = op.cache.row_pages + seq * op.cache.max_pages;
+                *row_pages = op.cache.pages + seq * op.cache.max_pages;
   const int newest = op.step.pos[t], n_new = tokens.n_before > 0 ? 0 : tokens.n;
   const int n_tokens = min(static_cast<int>(op.step.n_tokens) - t, tokens.n - tokens.n_before);
   const SlotTable table(kInShared ? shared : scratch + (t - first_token) * room.n_bytes(), room);

@@ -158,7 +158,7 @@ __device__ inline void store_latent(const StoreTokens& op, int64_t t, int64_t sl
     store_bf16(values + rank, layout.qk_rope_head_dim, row + layout.latent_bytes());
   }
   __syncthreads();
-  const int64_t row_bytes = layout.row_bytes(), row_id = paged_row(cache.row_pages, cache, seq, pos);
+  const int64_t row_bytes = layout.row_bytes(), row_id = paged_row(cache.pages, cache, seq, pos);
   if (cache.rows) copy_row(row, cache.rows + row_id * row_bytes, row_bytes);
   if (cache.slots == cache.rows) return;
   copy_row(row, cache.slots + paged_row(cache.slot_pages, cache, seq, slot) * row_bytes, row_bytes);

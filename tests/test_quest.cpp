@@ -46,7 +46,7 @@ struct Scene {
   CacheView cache() {
     CacheView view;
     view.layout = layout, view.rows = view.slots = rows.data(), view.key_pages = keys.data();
-    view.row_pages = view.slot_pages = view.key_page_ids = pages.data(), view.max_pages = kPages;
+    view.pages = view.slot_pages = pages.data(), view.max_pages = kPages;
     return view;
   }
   StepTokens step(int64_t first, int64_t n) {

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kPlainThreads) mla_plain_kernel(const Attend o
       rows[threadIdx.x] =
           layout.rows + find_row(op, t, first + static_cast<int>(threadIdx.x), n).id * layout.row_bytes;
       const int64_t page =
-          kKv == KvType::fp8 ? op.cache.key_page_ids[seq * op.cache.max_pages + pos / kPageTokens] : 0;
+          kKv == KvType::fp8 ? op.cache.pages[seq * op.cache.max_pages + pos / kPageTokens] : 0;
       scales[threadIdx.x] =
           op.cache.key_pages + page * layout.page_bytes + pos % kPageTokens * layout.scale_bytes;
     }

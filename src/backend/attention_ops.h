@@ -21,10 +21,9 @@ struct CacheView {
   // Device, in pages of the same size: the slot pool, a window that the rows were streamed into, or, on a
   // backend that works in host memory, perhaps `rows` itself.
   uint8_t* slots = nullptr;
-  uint8_t* key_pages = nullptr;           // device: [n_pages, key_page_bytes]
-  const int32_t* row_pages = nullptr;     // [n_seqs, max_pages] page of `rows`
-  const int32_t* slot_pages = nullptr;    // [n_seqs, max_pages] page of `slots`
-  const int32_t* key_page_ids = nullptr;  // [n_seqs, max_pages] page of key_pages
+  uint8_t* key_pages = nullptr;         // device: [n_pages, key_page_bytes]
+  const int32_t* pages = nullptr;       // [n_seqs, max_pages] page of `rows` and of key_pages
+  const int32_t* slot_pages = nullptr;  // [n_seqs, max_pages] page of `slots`
   int64_t max_pages = 0;
   // [n_seqs] the LRU of each sequence's slots; n_slots 0: it is resident; null: all are resident.
   const TopkBuffer* buffers = nullptr;

@@ -186,7 +186,7 @@ void CpuBackend::store_latents(const StepTokens& step, const CacheView& cache, c
     const int64_t seq = step.seq[t];
     const int32_t pos = step.pos[t];
     uint8_t *in_pool = nullptr, *in_slot = nullptr;
-    if (cache.rows) in_pool = cache.rows + row_number(cache.row_pages, cache, seq, pos) * row_bytes;
+    if (cache.rows) in_pool = cache.rows + row_number(cache.pages, cache, seq, pos) * row_bytes;
     if (cache.slots != cache.rows) {
       const int64_t slot = has_buffer(cache, seq) ? claim_newest(cache.buffers[seq], pos) : pos;
       in_slot = cache.slots + row_number(cache.slot_pages, cache, seq, slot) * row_bytes;
@@ -270,7 +270,7 @@ void CpuBackend::fetch_latents(const FetchLatents& op) {
     workers_.parallel_for(op.n_misses[t], worth_sharing(op.n_misses[t] * row_bytes), [&](int64_t m) {
       const int64_t j = t * op.topk + op.misses[t * op.topk + m];
       std::memcpy(cache.slots + op.row_ids[j] * row_bytes,
-                  cache.rows + row_number(cache.row_pages, cache, op.step.seq[t], op.selected[j]) * row_bytes,
+                  cache.rows + row_number(cache.pages, cache, op.step.seq[t], op.selected[j]) * row_bytes,
                   static_cast<size_t>(row_bytes));
     });
   }

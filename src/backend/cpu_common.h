@@ -33,7 +33,7 @@ struct KeyEntry {
 
 inline KeyEntry key_entry(const CacheView& cache, int64_t seq, int64_t pos) {
   const CacheLayout& layout = cache.layout;
-  const int64_t row = row_number(cache.key_page_ids, cache, seq, pos), entry = row % kPageTokens;
+  const int64_t row = row_number(cache.pages, cache, seq, pos), entry = row % kPageTokens;
   uint8_t* page = cache.key_pages + row / kPageTokens * layout.key_page_bytes();
   return {page + entry * layout.scale_bytes(), page + layout.keys_offset() + entry * layout.key_bytes(),
           page + layout.key_scales_offset() + entry * layout.key_scale_bytes()};

@@ -15,7 +15,7 @@ namespace {
 // The bounds of the span that holds position `pos` (backend/cache_layout.h).
 uint8_t* span_bounds(const CacheView& cache, int64_t seq, int64_t pos) {
   const CacheLayout& layout = cache.layout;
-  const int64_t row = row_number(cache.key_page_ids, cache, seq, pos);
+  const int64_t row = row_number(cache.pages, cache, seq, pos);
   return cache.key_pages + row / kPageTokens * layout.key_page_bytes() + layout.bounds_offset() +
          row % kPageTokens / kSpanTokens * layout.span_bytes();
 }
@@ -129,7 +129,7 @@ void CpuBackend::store_bounds(const StepTokens& step, const CacheView& cache) {
         bounds(n_values, -std::numeric_limits<float>::infinity());
     bounds.resize(2 * n_values, std::numeric_limits<float>::infinity());
     for (int64_t pos = first; pos <= step.pos[t]; ++pos) {
-      decode_row(layout, cache.rows + row_number(cache.row_pages, cache, seq, pos) * layout.row_bytes(),
+      decode_row(layout, cache.rows + row_number(cache.pages, cache, seq, pos) * layout.row_bytes(),
                  key_entry(cache, seq, pos).scales, row.data());
       for (size_t i = 0; i < n_values; ++i) {
         const float value = row[i + (std::cmp_less(i, rank) ? 0 : static_cast<size_t>(padded(rank) - rank))];

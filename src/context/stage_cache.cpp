@@ -121,7 +121,7 @@ CacheView StageCache::enter(int64_t layer) {
                : source_ == Source::slots ? slots_.layer(layer)
                                           : windows_[layer % 2].data();
   view.key_pages = keys_.layer(layer);
-  view.row_pages = view.key_page_ids = page_table_.line(0);
+  view.pages = page_table_.line(0);
   view.slot_pages = (has_slot_table ? slot_table_ : page_table_).line(0);
   view.max_pages = plan_.context_pages();
   if (has_buffers_) view.buffers = buffer_table_.line(layer - first_layer_), view.most_slots = most_slots_;

@@ -41,7 +41,7 @@ class Scene {
     n_pages_ = shape.n_seqs * n_seq_pages_ + 3;
     rows_.assign(static_cast<size_t>(n_pages_ * kPageTokens * layout_.row_bytes()), 0xff);
     key_pages_.assign(static_cast<size_t>(n_pages_ * layout_.key_page_bytes()), 0xfe);
-    row_pages_ = shuffled(n_pages_, rng_), key_page_ids_ = shuffled(n_pages_, rng_);
+    pages_ = shuffled(n_pages_, rng_);
     store_rows();
     copy_to_slots();
     select();
@@ -51,7 +51,7 @@ class Scene {
   // The operation over these arrays, or over copies of them; tokens first ... first + n_tokens - 1.
   struct Arrays {
     const uint8_t *rows, *slots, *key_pages;
-    const int32_t *key_page_ids, *seq, *selected, *n_selected;
+    const int32_t *pages, *seq, *selected, *n_selected;
     const int64_t* row_ids;
     const float *q_c, *q_pe;
   };
@@ -62,7 +62,7 @@ class Scene {
     op.cache.layout = layout_;
     op.cache.slots = const_cast<uint8_t*>(shape_.has_slots ? a.slots : a.rows);
     op.cache.key_pages = const_cast<uint8_t*>(a.key_pages);
-    op.cache.key_page_ids = a.key_page_ids, op.cache.max_pages = n_seq_pages_;
+    op.cache.pages = a.pages, op.cache.max_pages = n_seq_pages_;
     op.n_heads = shape_.n_heads, op.topk = shape_.topk, op.scale = scale_;
     op.q_c = a.q_c + first * shape_.n_heads * shape_.rank;
     op.q_pe_head_stride = q_stride(), op.q_pe_token_stride = q_stride() * shape_.n_heads;
@@ -87,15 +87,15 @@ class Scene {
     for (int64_t t = 0; t < shape_.n_tokens; ++t)
       for (int32_t j = 0; j < n_selected_[static_cast<size_t>(t)]; ++j) {
         const auto at = static_cast<size_t>(t * shape_.topk + j);
-        ids[at] = place(row_pages_, seq_[static_cast<size_t>(t)], selected_[at]);
+        ids[at] = place(pages_, seq_[static_cast<size_t>(t)], selected_[at]);
       }
     return ids;
   }
 
   const Shape& shape() const { return shape_; }
   Arrays host() const {
-    return {rows_.data(),     slots_.data(),      key_pages_.data(), key_page_ids_.data(), seq_.data(),
-            selected_.data(), n_selected_.data(), row_ids_.data(),   q_c_.data(),          q_pe_.data()};
+    return {rows_.data(),     slots_.data(),      key_pages_.data(), pages_.data(), seq_.data(),
+            selected_.data(), n_selected_.data(), row_ids_.data(),   q_c_.data(),   q_pe_.data()};
   }
 
  private:
@@ -129,8 +129,7 @@ class Scene {
       CacheView cache;
       cache.layout = layout_, cache.rows = cache.slots = rows_.data();
       cache.key_pages = key_pages_.data();
-      cache.row_pages = row_pages_.data(), cache.key_page_ids = key_page_ids_.data();
-      cache.max_pages = n_seq_pages_;
+      cache.pages = pages_.data(), cache.max_pages = n_seq_pages_;
       CpuBackend(0).store_latents(step, cache, c.data(), k_pe.data(), shape_.rope_dim);
       latents_.push_back(c), ropes_.push_back(k_pe);
     }
@@ -157,7 +156,7 @@ class Scene {
         if (static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(shape_.context - p)) >= n_wanted - j)
           continue;
         const auto at = static_cast<size_t>(t * shape_.topk + j++);
-        const int64_t row = place(row_pages_, seq_.back(), p);
+        const int64_t row = place(pages_, seq_.back(), p);
         selected_[at] = static_cast<int32_t>(p);
         row_ids_[at] = shape_.has_slots ? slot_of_[static_cast<size_t>(row)] : row;
       }
@@ -198,7 +197,7 @@ class Scene {
   int64_t n_seq_pages_ = 0, n_pages_ = 0;
   float scale_ = 0;
   std::vector<uint8_t> rows_, slots_, key_pages_;
-  std::vector<int32_t> row_pages_, key_page_ids_, slot_of_, seq_, selected_, n_selected_;
+  std::vector<int32_t> pages_, slot_of_, seq_, selected_, n_selected_;
   std::vector<int64_t> row_ids_;
   std::vector<float> q_c_, q_pe_;
   std::vector<std::vector<float>> latents_, ropes_;  // as they were stored, of each sequence
@@ -212,8 +211,7 @@ class DeviceScene {
         rows_(scene.rows_),
         slots_(scene.slots_),
         key_pages_(scene.key_pages_),
-        key_page_ids_(scene.key_page_ids_),
-        row_pages_(scene.row_pages_),
+        pages_(scene.pages_),
         seq_(scene.seq_),
         selected_(scene.selected_),
         n_selected_(scene.n_selected_),
@@ -225,7 +223,7 @@ class DeviceScene {
   Attend attend() const { return attend(0, scene_.shape().n_tokens); }
   // Of tokens [first, first + n_tokens), whose outputs are the first in o_c().
   Attend attend(int64_t first, int64_t n_tokens) const {
-    return scene_.attend({rows_.data(), slots_.data(), key_pages_.data(), key_page_ids_.data(), seq_.data(),
+    return scene_.attend({rows_.data(), slots_.data(), key_pages_.data(), pages_.data(), seq_.data(),
                           selected_.data(), n_selected_.data(), row_ids_.data(), q_c_.data(), q_pe_.data()},
                          o_c_.data(), first, n_tokens);
   }
@@ -233,7 +231,7 @@ class DeviceScene {
   Attend attend_by_position() const { return by_position(attend()); }
   Attend by_position(Attend op) const {
     op.row_ids = nullptr;
-    op.cache.slots = rows_.data(), op.cache.slot_pages = row_pages_.data();
+    op.cache.slots = rows_.data(), op.cache.slot_pages = pages_.data();
     op.step.max_pos = scene_.shape().context - 1;
     return op;
   }
@@ -248,7 +246,7 @@ class DeviceScene {
  private:
   const Scene& scene_;
   DeviceArray<uint8_t> rows_, slots_, key_pages_;
-  DeviceArray<int32_t> key_page_ids_, row_pages_, seq_, selected_, n_selected_;
+  DeviceArray<int32_t> pages_, seq_, selected_, n_selected_;
   DeviceArray<int64_t> row_ids_;
   DeviceArray<float> q_c_, q_pe_, o_c_;
 };

@@ -238,7 +238,7 @@ BOOST_AUTO_TEST_CASE(tokens_are_stored_beside_the_products_of_their_queries) {
         CacheView cache;
         cache.layout = layout, cache.max_pages = 1;
         cache.rows = cache.slots = rows.data(), cache.key_pages = keys.data();
-        cache.row_pages = cache.slot_pages = cache.key_page_ids = pages.data();
+        cache.pages = cache.slot_pages = pages.data();
         StoreTokens op{{n, n, positions.back(), nullptr, pos.data(), seq.data(), Role::decode},
                        cache,
                        frequencies.data(),

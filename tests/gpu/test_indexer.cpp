@@ -110,7 +110,7 @@ struct Problem {
     CacheView view;
     view.layout = layout;
     view.key_pages = key_pages;
-    view.key_page_ids = ids;
+    view.pages = ids;
     view.max_pages = max_pages;
     return view;
   }

@@ -242,7 +242,7 @@ BOOST_AUTO_TEST_CASE(times, *boost::unit_test::precondition(needs_gpu)) {
         q(std::vector<float>(static_cast<size_t>(n_heads * 192), 1)),
         bounds(static_cast<size_t>(n_heads * stride)), scores(static_cast<size_t>(stride));
     CacheView cache;
-    cache.layout = layout, cache.key_pages = keys.data(), cache.key_page_ids = d_table.data();
+    cache.layout = layout, cache.key_pages = keys.data(), cache.pages = d_table.data();
     cache.max_pages = n_pages;
     const StepTokens step{1, 1, n_visible - 1, nullptr, d_pos.data(), d_seq.data(), Role::decode};
     const double of_scores = gpu.seconds([&] {

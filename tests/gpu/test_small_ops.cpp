@@ -100,9 +100,9 @@ BOOST_AUTO_TEST_CASE(what_is_kept_of_tokens_agrees) {
     cache.layout = layout, cache.max_pages = static_cast<int64_t>(pages.size());
     CacheView d_cache = cache;
     cache.rows = cache.slots = rows.data(), cache.key_pages = keys.data();
-    cache.row_pages = cache.slot_pages = cache.key_page_ids = pages.data();
+    cache.pages = cache.slot_pages = pages.data();
     d_cache.rows = d_cache.slots = d_rows.data(), d_cache.key_pages = d_keys.data();
-    d_cache.row_pages = d_cache.slot_pages = d_cache.key_page_ids = d_pages.data();
+    d_cache.pages = d_cache.slot_pages = d_pages.data();
     cpu.store_tokens({step.host(), cache, frequencies.data(), 1e-6f, qr.data(), weights.data(), query_rank,
                       kv.data(), weights.data(), c.data(), k.data(), weights.data(), bias.data(), 1e-6f});
     cuda::store_tokens(

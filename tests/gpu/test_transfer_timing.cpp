@@ -66,8 +66,8 @@ struct RealCache {
   }
   CacheView view() const {
     CacheView cache;
-    cache.layout = kRealLayout, cache.rows = rows.data(), cache.row_pages = d_pages.data();
-    cache.key_pages = keys.data(), cache.key_page_ids = d_pages.data();
+    cache.layout = kRealLayout, cache.rows = rows.data(), cache.pages = d_pages.data();
+    cache.key_pages = keys.data();
     cache.max_pages = kContext / kPageTokens, cache.slots = slots.data();
     cache.slot_pages = d_pages.data(), cache.buffers = buffer.data(), cache.most_slots = n_slots;
     return cache;

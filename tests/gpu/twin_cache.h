@@ -18,10 +18,10 @@ struct TwinCache {
   int64_t n_seqs, n_pages, n_slots, max_pages, n_slot_pages;
   int64_t resident_seq;  // -1: all have buffers, if there are any
   std::vector<uint8_t> rows, keys, slots;
-  std::vector<int32_t> row_pages, key_pages, slot_pages, states;
+  std::vector<int32_t> pages, slot_pages, states;
   std::vector<TopkBuffer> buffers;
   DeviceArray<uint8_t> d_rows, d_keys, d_slots;
-  DeviceArray<int32_t> d_row_pages, d_key_pages, d_slot_pages, d_states;
+  DeviceArray<int32_t> d_pages, d_slot_pages, d_states;
   DeviceArray<TopkBuffer> d_buffers;
 
   TwinCache(CacheLayout cache_layout, int64_t capacity, int64_t resident = -1, int64_t seq_count = kSeqs)
@@ -35,16 +35,14 @@ struct TwinCache {
         rows(static_cast<size_t>(n_pages * kPageTokens * layout.row_bytes())),
         keys(static_cast<size_t>(n_pages * layout.key_page_bytes())),
         slots(static_cast<size_t>(n_slot_pages * kPageTokens * layout.row_bytes())),
-        row_pages(lines(n_pages, kSeqPages, 1)),
-        key_pages(lines(n_pages, kSeqPages, 2)),
+        pages(lines(n_pages, kSeqPages, 1)),
         slot_pages(lines(n_slot_pages, max_pages, 3)),
         states(static_cast<size_t>(n_seqs * n_slots * 2)),
         buffers(fresh_buffers(states.data())),
         d_rows(rows, true),
         d_keys(keys),
         d_slots(slots),
-        d_row_pages(row_pages),
-        d_key_pages(key_pages),
+        d_pages(pages),
         d_slot_pages(slot_pages),
         d_states(states),
         d_buffers(device_buffers()) {}
@@ -60,16 +58,14 @@ struct TwinCache {
     CacheView view = common();
     view.rows = const_cast<uint8_t*>(rows.data()), view.slots = const_cast<uint8_t*>(slots.data());
     view.key_pages = const_cast<uint8_t*>(keys.data());
-    view.row_pages = row_pages.data(), view.slot_pages = slot_pages.data();
-    view.key_page_ids = key_pages.data();
+    view.pages = pages.data(), view.slot_pages = slot_pages.data();
     if (n_slots > 0) view.buffers = buffers.data();
     return view;
   }
   CacheView device() const {
     CacheView view = common();
     view.rows = d_rows.data(), view.slots = d_slots.data(), view.key_pages = d_keys.data();
-    view.row_pages = d_row_pages.data(), view.slot_pages = d_slot_pages.data();
-    view.key_page_ids = d_key_pages.data();
+    view.pages = d_pages.data(), view.slot_pages = d_slot_pages.data();
     if (n_slots > 0) view.buffers = d_buffers.data();
     return view;
   }
@@ -123,31 +119,27 @@ inline std::vector<int32_t> sample(Rng& rng, int64_t n, int64_t of) {
 
 // The tables of a step: a line for each token, that of its sequence.
 struct StepLines {
-  std::vector<int32_t> row_pages, key_pages, slot_pages;
+  std::vector<int32_t> pages, slot_pages;
   std::vector<TopkBuffer> buffers;
-  DeviceArray<int32_t> d_row_pages, d_key_pages, d_slot_pages;
+  DeviceArray<int32_t> d_pages, d_slot_pages;
   DeviceArray<TopkBuffer> d_buffers;
 
   StepLines(const TwinCache& cache, const std::vector<int64_t>& sequences)
-      : row_pages(of_each(sequences, cache.row_pages, cache.max_pages)),
-        key_pages(of_each(sequences, cache.key_pages, cache.max_pages)),
+      : pages(of_each(sequences, cache.pages, cache.max_pages)),
         slot_pages(of_each(sequences, cache.slot_pages, cache.max_pages)),
         buffers(of_each(sequences, cache.buffers, 1)),
-        d_row_pages(row_pages),
-        d_key_pages(key_pages),
+        d_pages(pages),
         d_slot_pages(slot_pages),
         d_buffers(of_each(sequences, cache.d_buffers.values(), 1)) {}
 
   CacheView host(const TwinCache& cache) const {
     CacheView view = cache.host();
-    view.row_pages = row_pages.data(), view.slot_pages = slot_pages.data();
-    view.key_page_ids = key_pages.data(), view.buffers = buffers.data();
+    view.pages = pages.data(), view.slot_pages = slot_pages.data(), view.buffers = buffers.data();
     return view;
   }
   CacheView device(const TwinCache& cache) const {
     CacheView view = cache.device();
-    view.row_pages = d_row_pages.data(), view.slot_pages = d_slot_pages.data();
-    view.key_page_ids = d_key_pages.data(), view.buffers = d_buffers.data();
+    view.pages = d_pages.data(), view.slot_pages = d_slot_pages.data(), view.buffers = d_buffers.data();
     return view;
   }
 

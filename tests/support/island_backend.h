@@ -262,7 +262,7 @@ class IslandBackend : public TeamBackend {
   void own(const StepTokens& step) const { own(step.tokens, step.pos, step.seq); }
   void own(const CacheView& cache) const {
     own_host(cache.rows);
-    own(cache.slots, cache.key_pages, cache.row_pages, cache.slot_pages, cache.key_page_ids, cache.buffers);
+    own(cache.slots, cache.key_pages, cache.pages, cache.slot_pages, cache.buffers);
   }
   template <typename First, typename Second, typename... Others>
   void own(const First& first, const Second& second, const Others&... others) const {
