@@ -22,7 +22,6 @@
 #include "backend/expert_ops.h"
 #include "backend/ops.h"
 #include "backend/sampling.h"
-#include "base/error.h"
 
 namespace dsv32 {
 
@@ -153,8 +152,7 @@ class Backend {
   }
   virtual void matmul_gated(const GatedMatmul&) = 0;
   virtual void matmul_heads(const MatmulHeads&) = 0;
-  // Not for a device that can be in no team (can_team_with).
-  virtual void gather(const Gather&) { fail(ErrorKind::internal, "this device is in no team"); }
+  virtual void gather(const Gather&) = 0;
   virtual void add(const Add&) = 0;
   // Work enqueued from now on waits for the previous call's copies; this call's copies begin when all work
   // enqueued before the call is done. So two windows take turns: one fills while the other is read.

@@ -190,6 +190,38 @@ void CpuBackend::matmul_heads(const MatmulHeads& op) {
                         });
 }
 
+// Each member copies what the others have; nobody goes on before all have copied.
+void CpuBackend::gather(const Gather& op) {
+  constexpr size_t kWord = 4;
+  const std::span<const void* const> all = op.member.team->meet(op.member.number, &op);
+  const auto [n_rows, width] = std::pair(op.pieces[0].n_rows, op.pieces[0].width);
+  const int64_t first_wanted = op.is_to_owners ? op.member.begin(n_rows) : 0,
+                end_wanted = op.is_to_owners ? op.member.end(n_rows) : n_rows;
+  for (size_t m = 0; m < all.size(); ++m) {
+    const auto& from = *static_cast<const Gather*>(all[m]);
+    for (size_t k = 0; k < std::size(op.pieces); ++k) {
+      const Gather::Piece &its = from.pieces[k], &own = op.pieces[k];
+      const bool by_rows = own.is_by_rows;
+      const int64_t first_row = by_rows ? from.member.begin(own.n_rows) : 0,
+                    end_row = by_rows ? from.member.end(own.n_rows) : own.n_rows,
+                    first = by_rows ? 0 : from.member.begin(own.width),
+                    n = by_rows ? own.width : from.member.end(own.width) - first;
+      for (int64_t row = std::max(first_row, k == 0 ? first_wanted : 0);
+           row < std::min(end_row, k == 0 ? end_wanted : own.n_rows); ++row)
+        std::memmove(
+            static_cast<uint8_t*>(own.whole) + static_cast<size_t>(row * own.width + first) * kWord,
+            static_cast<const uint8_t*>(its.part) + static_cast<size_t>((row - first_row) * n) * kWord,
+            static_cast<size_t>(n) * kWord);
+    }
+  }
+  op.member.team->meet(op.member.number, nullptr);
+  const int64_t at = first_wanted * width;
+  if (op.sum)
+    CpuBackend::add({static_cast<const float*>(op.pieces[0].whole) + at, op.sum + at,
+                     (end_wanted - first_wanted) * width});
+  if (op.norm.out) CpuBackend::rms_norm(op.norm);
+}
+
 void CpuBackend::add(const Add& op) {
   workers_.parallel_for(op.n_values, worth_sharing(op.n_values), [&](int64_t i) { op.y[i] += op.x[i]; });
 }

@@ -29,6 +29,7 @@ class CpuBackend : public Backend {
   std::string numerics() const override;
   bool works_in_host_memory() const override { return true; }
   bool roles_agree() const override { return true; }
+  bool can_team_with(const Backend& other) const override { return numerics() == other.numerics(); }
   void* alloc(Place place, size_t n_bytes, const char* what) override;
   void free(Place place, void* memory) override;
   void upload(void* device, const void* host, size_t n_bytes) override;
@@ -49,6 +50,7 @@ class CpuBackend : public Backend {
   void matmul(const Matmul&) override;
   void matmul_gated(const GatedMatmul&) override;
   void matmul_heads(const MatmulHeads&) override;
+  void gather(const Gather&) override;
   void add(const Add&) override;
   // cpu_attention.cpp
   void stream_rows(std::span<const RowCopy>) override;

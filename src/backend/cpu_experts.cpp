@@ -3,6 +3,7 @@
 // The experts of a step are computed in two loops over pieces of rows: one over W1 and W3 of all experts, one
 // over W2. A piece is read once for all tokens that use it; a token's sum runs over its experts in ascending
 // order. A NUMA node's threads always compute the same rows of a matrix, which may lie in the node's memory.
+// Members of a team gather the hidden values between the loops.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -101,7 +102,7 @@ std::vector<Uses> cut_by_expert(Uses uses) {
 
 class ExpertStep {
  public:
-  // scratch: for `hidden` [n_uses, inter], silu(W1 x) * (W3 x).
+  // scratch: for `hidden` [n_uses, inter], silu(W1 x) * (W3 x); in a team the member's share of inter.
   ExpertStep(const RunExperts& op, std::vector<float>& scratch)
       : op_(op),
         uses_(sorted_uses(op)),
@@ -109,10 +110,13 @@ class ExpertStep {
         hidden_((scratch.resize(uses_.size() * static_cast<size_t>(op.w1.n_rows)), scratch.data())),
         x1_(op.w1, op.x, op.w1.n_cols, op.n_tokens),
         x3_(op.w3, op.x, op.w3.n_cols, op.n_tokens),
-        x2_(op.w2, hidden_, op.w2.n_cols, static_cast<int64_t>(uses_.size())) {}
+        x2_(op.w2, op.member.is_alone() ? hidden_ : reinterpret_cast<const float*>(op.hidden), op.w2.n_cols,
+            static_cast<int64_t>(uses_.size())) {}
 
-  // Preparing activations is seldom worth sharing.
-  void run(WorkerPool& workers) {
+  const float* hidden() const { return hidden_; }
+
+  // between: called when all of hidden() is made. Preparing activations is seldom worth sharing.
+  void run(WorkerPool& workers, const std::function<void()>& between) {
     const int64_t n_uses = static_cast<int64_t>(uses_.size()),
                   n_experts = static_cast<int64_t>(experts_.size());
     const int64_t dim = op_.w2.n_rows, inter = op_.w1.n_rows;
@@ -124,6 +128,7 @@ class ExpertStep {
       const auto [expert, piece] = workers.nodes().place_of(i, n_experts, n_pieces(inter));
       compute_hidden(experts_[static_cast<size_t>(expert)], Rows(piece, inter));
     });
+    if (between) between();
     workers.parallel_for(x2_.n_steps(), worth_sharing(n_uses * inter),
                          [&](int64_t step) { x2_.prepare(step); });
     workers.parallel_for(n_pieces(dim), is_shared, [&](int64_t i) { sum_experts(Rows(i, dim)); });
@@ -205,12 +210,26 @@ void CpuBackend::route_experts(const RouteExperts& op) {
 }
 
 void cpu_run_experts(const RunExperts& op, WorkerPool& workers, std::vector<float>& scratch) {
-  ExpertStep(op, scratch).run(workers);
+  ExpertStep(op, scratch).run(workers, {});
 }
 
 void CpuBackend::run_experts(const RunExperts& op) {
-  cpu_run_experts(op, workers_, scratch_);
-  if (op.shared.weight.data) CpuBackend::matmul(op.shared);
+  Matmul shared = op.shared;
+  if (op.member.is_alone()) {
+    cpu_run_experts(op, workers_, scratch_);
+  } else {
+    auto* whole = reinterpret_cast<float*>(op.hidden);
+    const int64_t n_uses = op.n_tokens * op.n_activated;
+    float* behind = whole + n_uses * op.w2.n_cols;
+    ExpertStep step(op, scratch_);
+    step.run(workers_, [&] {
+      Gather all{op.member, {{step.hidden(), whole, n_uses, op.w2.n_cols}, {}}};
+      if (shared.weight.data) all.pieces[1] = {shared.x, behind, op.n_tokens, shared.weight.n_cols};
+      CpuBackend::gather(all);
+    });
+    shared.x = behind, shared.x_stride = shared.weight.n_cols;
+  }
+  if (shared.weight.data) CpuBackend::matmul(shared);
 }
 
 }  // namespace dsv32

@@ -21,15 +21,15 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cpu_backend.h"
 #include "tests/support/cpu_link_share.h"
 #include "tests/support/plain_lane.h"
-#include "tests/support/team_backend.h"
 
 namespace dsv32 {
 
-class IslandBackend : public TeamBackend {
+class IslandBackend : public CpuBackend {
  public:
-  IslandBackend() : TeamBackend(1), thread_([this] { work(); }) {}
+  IslandBackend() : CpuBackend(1), thread_([this] { work(); }) {}
   ~IslandBackend() override {
     {
       const std::lock_guard lock(mutex_);
@@ -133,7 +133,7 @@ class IslandBackend : public TeamBackend {
     for (const Gather::Piece& piece : op.pieces) own(piece.part, piece.whole);
     own(op.sum, op.norm.x, op.norm.weight, op.norm.out);
     wait();
-    TeamBackend::gather(op);
+    CpuBackend::gather(op);
   }
   void add(const Add& op) override {
     own(op.x, op.y);
@@ -195,7 +195,7 @@ class IslandBackend : public TeamBackend {
     own(op.shared.weight.data, op.shared.x, op.shared.y, op.shared.plus, op.shared.sum);
     if (op.next) own(op.next->w1.data, op.next->w3.data, op.next->w2.data);
     own(op.hidden);
-    if (op.member.team) return wait(), TeamBackend::run_experts(op);
+    if (op.member.team) return wait(), CpuBackend::run_experts(op);
     enqueue([this, op] {
       const bool is_shared = op.place == Place::host && op.role == Role::decode;
       const auto compute = [this](const RunExperts& part) { CpuBackend::run_experts(part); };
