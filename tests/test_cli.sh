@@ -681,6 +681,7 @@ check "batch --lines: what run --lines says as JSON" test "$(sed -E 's/("seed"|"
 expect "run --each" 5 run "${b[@]}" --each -f file.txt -f absent.txt -f three.txt --no-think --temp 0 -n 3 "Why?"
 check "run --each: a block each, by name" test "$(grep -a '^==>' out)" = $'==> file.txt <==\n==> three.txt <=='
 check "run --each: what failed is told" has err "absent.txt: cannot read absent.txt"
+expect "run --each with a schema, and no answer asked for" 0 run "${b[@]}" --each -f file.txt --schema '{"type":"object"}' -n 0 hi
 usage_error "run --each without files" run "${b[@]}" --each hi
 usage_error "run --each and --lines" run "${b[@]}" --each --lines -f three.txt
 usage_error "run --lines of two files" run "${b[@]}" --lines -f three.txt -f file.txt

@@ -31,7 +31,7 @@ class World {
   World(uint64_t seed, int64_t n_requests) : rng_(seed), n_left_(n_requests) {
     context_ = 64 + below(1000);
     room_.n_pages = pages_for(context_) + below(40);
-    room_.n_shares = 1 + below(12);
+    room_.n_sequences = 1 + below(12);
     buffer_pages_ = below(3) == 0 ? 0 : 2 + below(10);
     least_pages_ = buffer_pages_ ? 1 + below(buffer_pages_) : 0;
     room_.n_slot_pages = buffer_pages_ + below(10);
@@ -192,7 +192,7 @@ class World {
       pages.insert(lives_[i].pages.begin(), lives_[i].pages.end());
       taken.n_pages += state.n_held % kPageTokens > 0;
       taken.n_slot_pages += std::min(pages_for(state.n_held), state.is_shrunk ? least_pages_ : buffer_pages_);
-      ++taken.n_shares;
+      ++taken.n_sequences;
     }
     taken.n_pages += std::ssize(pages);
     BOOST_REQUIRE(room_.holds(taken));

@@ -39,7 +39,7 @@ class CachedSequence {
   // Whether the device still has the hidden state of the last token, from which the block for drafts goes on.
   bool has_hidden() const { return has_hidden_; }
   // Which part of the buffers' state, and of the last hidden states, is its own.
-  int64_t share() const { return share_; }
+  int64_t number() const { return number_; }
 
  private:
   friend class LatentCache;
@@ -47,7 +47,7 @@ class CachedSequence {
   int64_t most_slot_pages_ = 0;
   int64_t n_claimed_ = 0;  // positions below it may lie in the buffer, also those of tokens that were cut off
   bool is_resident_ = true, has_hidden_ = false;
-  int64_t share_ = 0;
+  int64_t number_ = 0;
 };
 
 }  // namespace dsv32

@@ -19,22 +19,22 @@ LatentCache::LatentCache(std::span<const StageLayers> stages, const CachePlan& p
         std::make_unique<StageCache>(*stage.backend, plan, first ? 0 : first_layer, stage.end_layer, first));
     for (; first_layer < stage.end_layer; ++first_layer) stage_of_layer_.push_back(stages_.back().get());
   }
-  for (int64_t share = plan.max_seqs; share-- > 0;) free_shares_.push_back(share);
+  for (int64_t number = plan.max_seqs; number-- > 0;) free_numbers_.push_back(number);
 }
 
 std::unique_ptr<CachedSequence> LatentCache::open() {
-  if (free_shares_.empty())
+  if (free_numbers_.empty())
     fail(ErrorKind::memory, format("all %lld sequences are in use", as_ll(plan_.max_seqs)));
   auto sequence = std::make_unique<CachedSequence>();
-  sequence->share_ = free_shares_.back();
-  free_shares_.pop_back();
+  sequence->number_ = free_numbers_.back();
+  free_numbers_.pop_back();
   sequence->most_slot_pages_ = plan_.buffer_pages();
   return sequence;
 }
 
 void LatentCache::close(CachedSequence& sequence) {
   truncate(sequence, 0);
-  free_shares_.push_back(sequence.share_);
+  free_numbers_.push_back(sequence.number_);
 }
 
 int64_t LatentCache::slot_pages_for(const CachedSequence& sequence, int64_t n_pages) const {

@@ -104,7 +104,7 @@ class LatentCache : public PagePins {
   std::vector<StageCache*> stage_of_layer_;  // [n_layers]
   PagePool pages_, slot_pages_;
   Reclaim reclaim_;
-  std::vector<int64_t> free_shares_;
+  std::vector<int64_t> free_numbers_;
 };
 
 }  // namespace dsv32

@@ -75,7 +75,7 @@ void StageCache::begin_step(std::span<CachedSequence* const> sequences, int64_t 
   for (int64_t layer = first; has_buffers_ && layer < end_layer_; ++layer) {
     std::vector<TopkBuffer> buffers(sequences.size());  // a resident sequence has none
     for (size_t i = 0; i < sequences.size(); ++i) {
-      int32_t* its = state(sequences[i]->share(), layer);
+      int32_t* its = state(sequences[i]->number(), layer);
       if (!sequences[i]->is_resident()) buffers[i] = {sequences[i]->n_slots(), its, its + most_slots_};
     }
     buffer_table_.set_line(layer - first_layer_, buffers);
@@ -210,8 +210,8 @@ void StageCache::fill_slots(const CachedSequence& sequence) {
   backend_.stream_rows({});  // later work waits for the copies
 }
 
-int32_t* StageCache::state(int64_t share, int64_t layer) const {
-  return states_.data() + (share * (end_layer_ - first_layer_) + layer - first_layer_) * most_slots_ * 2;
+int32_t* StageCache::state(int64_t sequence, int64_t layer) const {
+  return states_.data() + (sequence * (end_layer_ - first_layer_) + layer - first_layer_) * most_slots_ * 2;
 }
 
 void StageCache::reset_buffer(const CachedSequence& sequence) {
@@ -220,7 +220,7 @@ void StageCache::reset_buffer(const CachedSequence& sequence) {
     int32_t* its = fresh.data() + i * most_slots_ * 2;
     reset({sequence.n_slots(), its, its + most_slots_});
   }
-  backend_.upload(state(sequence.share(), first_layer_), fresh.data(), fresh.size() * sizeof(int32_t));
+  backend_.upload(state(sequence.number(), first_layer_), fresh.data(), fresh.size() * sizeof(int32_t));
 }
 
 }  // namespace dsv32

@@ -114,7 +114,7 @@ class StageCache {
   void begin_windows(const CachedSequence& sequence, int64_t n_held);
   uint8_t* pinned_rows(int64_t layer) const;
   void stream(int64_t layer);
-  int32_t* state(int64_t share, int64_t layer) const;
+  int32_t* state(int64_t sequence, int64_t layer) const;
 
   Backend& backend_;
   StageCache* const first_member_;

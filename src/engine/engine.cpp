@@ -34,11 +34,10 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
     std::ranges::move(warnings_about_draft(file, args), std::back_inserter(warnings));
   if (args.selector() == Selector::none && options.select == SelectPolicy::model) {
     const std::string beside = indexer_beside(file.path());
-    warnings.push_back(
-        format("%s has architecture deepseek2 and no indexer: attention runs dense, answers may be a little "
-               "worse and long contexts slower",
-               visible(file.path()).c_str()) +
-        (beside.empty() ? "" : "; --with " + visible(beside) + " adds one"));
+    warnings.push_back(format("%s has no indexer: attention runs dense, answers may be a little "
+                              "worse and long contexts slower",
+                              visible(file.path()).c_str()) +
+                       (beside.empty() ? "" : "; --with " + visible(beside) + " adds one"));
   }
   return warnings;
 }

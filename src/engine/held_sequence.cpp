@@ -18,8 +18,8 @@ void HeldSequence::enter(OpenSequence cached) {
   cached_ = cached ? std::move(cached) : OpenSequence(engine_.cache().open().release(), {&engine_});
 }
 
-// Hundreds of sequences may wait for their turn at the disk, and the loop calls this at every turn: asks the
-// cache again only when n_changes() has risen.
+// Hundreds of sequences may wait for the disk, and the loop calls this before every step: asks the cache
+// again only when n_changes() has risen.
 bool HeldSequence::is_ready(std::span<const int32_t> prompt, std::span<const TokenRun> decoded) {
   PrefixCache* prefixes = engine_.prefix_cache();
   if (!prefixes) return true;

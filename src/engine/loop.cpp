@@ -373,7 +373,7 @@ NextStep Loop::schedule() {
       if (std::ranges::count(step.tokens, sequence.get(), &DrawnToken::sequence) > 0)
         states.back().is_under_way = true;
   }
-  for (size_t i = 0; i < states.size(); ++i) share(i, states);
+  for (size_t i = 0; i < states.size(); ++i) count_shared_pages(i, states);
   SchedulerInput input{states,
                        {cache.n_pages(), cache.n_slot_pages(), cache.max_seqs},
                        n_answers_ ? n_answer_tokens_ / n_answers_ : 0,
@@ -405,7 +405,7 @@ void Loop::find_donor(size_t i) {
 
 // How many pages sequence i shares with its donor: counted once it holds some, before that estimated from the
 // common prefix of their prompts.
-void Loop::share(size_t i, std::span<SequenceState> states) {
+void Loop::count_shared_pages(size_t i, std::span<SequenceState> states) {
   const Sequence& own = *sequences_[i];
   if (!own.donor_number || own.phase == Phase::is_done) return;
   auto donor = find(*own.donor_number);

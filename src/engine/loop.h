@@ -93,7 +93,7 @@ class Loop : public Answerer {
 
   NextStep schedule();
   void find_donor(size_t i);
-  void share(size_t i, std::span<SequenceState> states);
+  void count_shared_pages(size_t i, std::span<SequenceState> states);
   void carry_out(const NextStep& next);
   void begin_anew(size_t i);
   void admit(size_t i);

@@ -401,8 +401,8 @@ bool is_better(const Weighed& one, const Weighed& other) {
   return one.rate > (has_more ? kWorthADevice : 1) * other.rate;
 }
 
-// Weighs layers on the fewest devices that hold all experts beside the wanted context; on all devices, where
-// fewer do not, or where they can work on several sequences; then teams.
+// Weighs layers on the fewest devices that hold all experts, on one more after the other until the wanted
+// context fits, on all for many answers; then teams.
 MemoryPlan fastest_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
   const auto plan_of = [&](size_t n, Split split) {  // with the first n devices
     Machine some = machine;

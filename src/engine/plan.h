@@ -185,7 +185,8 @@ inline int64_t least_buffer_pages(const ModelArgs& args) { return pages_for(args
 
 // The plan that is fastest (EngineOptions::is_for_all) of those with the wanted context, or else with the
 // longest; more devices only where they bring 5 %. The ways that are weighed: layers on the fewest devices
-// that hold all experts, or on all of them; and teams.
+// that hold all experts, then on one more after the other until the context fits, for many answers on all;
+// and teams.
 // - An open chunk is halved until the rest fits beside it, and is larger where experts come from the host.
 // - An open number of sequences becomes the most that fit with the smallest buffers, up to where more hardly
 //   gain speed, without moving experts off a device. They have rows and keys for a usual length; the memory

@@ -51,7 +51,7 @@ class Scheduler {
       if (!state.is_admitted()) continue;
       state.is_shrunk = state.is_shrunk || (shrinks && !state.is_fixed);
       const Room room = room_of(state, (this->*n_tokens)(state));
-      sum.n_pages += room.n_pages, sum.n_slot_pages += room.n_slot_pages, sum.n_shares += room.n_shares;
+      sum.n_pages += room.n_pages, sum.n_slot_pages += room.n_slot_pages, sum.n_sequences += room.n_sequences;
     }
     return sum;
   }

@@ -34,13 +34,13 @@ constexpr int64_t kMostOvertaken = 8;
 // chunk of its prompt, its next token, nothing.
 enum class Phase { waits_for_constraint, waits_for_room, waits_for_disk, reads_prompt, decodes, is_done };
 
-// Pages of the pools, and shares: each sequence takes one share of the tables, the logits and the state of
-// buffers. Describes the whole room, or the part that is taken.
+// Pages of the pools, and sequences, each of which takes a part of the tables, the logits and the state of
+// buffers. Describes the whole room, or what is taken of it.
 struct Room {
-  int64_t n_pages = 0, n_slot_pages = 0, n_shares = 0;
+  int64_t n_pages = 0, n_slot_pages = 0, n_sequences = 0;
 
   bool holds(const Room& taken) const {
-    return taken.n_pages <= n_pages && taken.n_slot_pages <= n_slot_pages && taken.n_shares <= n_shares;
+    return taken.n_pages <= n_pages && taken.n_slot_pages <= n_slot_pages && taken.n_sequences <= n_sequences;
   }
 };
 

@@ -31,7 +31,7 @@ Embed gather(const float* values, int64_t width, const int32_t* numbers, int64_t
 }  // namespace
 
 int32_t Stage::kept_row(const CachedSequence& sequence) const {
-  return static_cast<int32_t>(1 + (kept_in_second_ ? act_.max_sequences : 0) + sequence.share());
+  return static_cast<int32_t>(1 + (kept_in_second_ ? act_.max_sequences : 0) + sequence.number());
 }
 
 // The row of act_.hidden that has the h of the position before each token.
@@ -75,14 +75,14 @@ void Stage::claim_slots(const StepTokens& some, const CacheView& cache) {
                     act_.misses.data(), act_.n_misses.data(), act_.tally.data()});
 }
 
-// Keeps these rows of act_.hidden as the hidden states of the sequences with these shares, beside those of
+// Keeps these rows of act_.hidden as the hidden states of the sequences with these numbers, beside those of
 // all others.
 void Stage::keep(std::span<const Kept> kept) {
   const int64_t n = act_.max_sequences;
   std::vector<int32_t> rows(static_cast<size_t>(n));
-  for (int64_t share = 0; share < n; ++share)
-    rows[static_cast<size_t>(share)] = static_cast<int32_t>(1 + (kept_in_second_ ? n : 0) + share);
-  for (const Kept& one : kept) rows[static_cast<size_t>(one.share)] = one.row;
+  for (int64_t number = 0; number < n; ++number)
+    rows[static_cast<size_t>(number)] = static_cast<int32_t>(1 + (kept_in_second_ ? n : 0) + number);
+  for (const Kept& one : kept) rows[static_cast<size_t>(one.sequence)] = one.row;
   kept_in_second_ = !kept_in_second_;
   backend_.upload(act_.kept.data(), rows.data(), rows.size() * sizeof(int32_t));
   backend_.embed(gather(act_.hidden.data(), args_.dim, act_.kept.data(), n,
@@ -95,7 +95,7 @@ void Stage::keep_last() {
   for (size_t i = 0; i < spots_.size(); ++i)
     if (i + 1 == spots_.size() || spots_[i + 1].sequence != spots_[i].sequence)
       kept.push_back(
-          {spots_[i].sequence->share(), static_cast<int32_t>(act_.n_kept + static_cast<int64_t>(i))});
+          {spots_[i].sequence->number(), static_cast<int32_t>(act_.n_kept + static_cast<int64_t>(i))});
   keep(kept);
 }
 
@@ -103,7 +103,7 @@ void Stage::cut(std::span<const Cut> cuts) {
   std::vector<Kept> kept;
   for (const Cut& one : cuts) {
     const auto last = std::ranges::find(spots_, Spot{one.sequence, one.n_tokens - 1});
-    kept.push_back({one.sequence->share(), static_cast<int32_t>(act_.n_kept + (last - spots_.begin()))});
+    kept.push_back({one.sequence->number(), static_cast<int32_t>(act_.n_kept + (last - spots_.begin()))});
   }
   keep(kept);
 }

@@ -215,7 +215,7 @@ class Stage {
   void claim_slots(const StepTokens& some, const CacheView& cache);
   void claim_others(const Piece& p, const CacheView& cache);
   struct Kept {
-    int64_t share;
+    int64_t sequence;
     int32_t row;
   };
   void keep(std::span<const Kept> kept);

@@ -147,7 +147,8 @@ class Batch : Listener {
     tally_.tokens +=
         {item.result.n_prompt_tokens, item.result.n_cached_tokens, item.result.n_completion_tokens};
     tally_.n_guessed += item.result.n_guessed, tally_.n_accepted += item.result.n_accepted;
-    if (!is_json() && item.result.finish_reason != FinishReason::stop) {
+    const bool asked_for_none = item.request.options.max_answer == 0;
+    if (!is_json() && item.result.finish_reason != FinishReason::stop && !asked_for_none) {
       const Completion& answer = item.result.completion;
       const bool has_begun = !answer.content.empty() || !answer.calls.empty() || answer.is_call_cut;
       has_cut_document_ = has_cut_document_ || item.request.options.is_document() || answer.is_call_cut;

@@ -49,7 +49,7 @@ class WarmServer {
       begin_requests();
       const bool is_busy = n_wanting(Wants::answer) > 0;
       poll_clients(is_busy ? 0 : idle_ms());
-      turn(is_busy);
+      advance(is_busy);
       remove_clients();
     }
   }
@@ -210,7 +210,7 @@ class WarmServer {
   }
 
   // Runs a step, or, between requests, checks that the model's file has not changed.
-  void turn(bool is_busy) {
+  void advance(bool is_busy) {
     is_busy ? static_cast<void>(engine_.loop().advance()) : engine_.check_file();
     for (const auto& client : clients_)
       if (client->on_loop && engine_.loop().is_done(*client->on_loop)) send_outcome(*client);
