@@ -22,6 +22,9 @@ struct Completion : FoundCalls {
   std::string reasoning;
   std::string content;
   bool thinking_closed = false;  // </think> came
+
+  // Whether anything but thinking came.
+  bool has_begun() const { return !content.empty() || !calls.empty() || is_call_cut; }
 };
 
 // In thinking mode the prompt has ended with <think>: everything up to </think> is reasoning, the rest the

@@ -150,9 +150,9 @@ class Batch : Listener {
     const bool asked_for_none = item.request.options.max_answer == 0;
     if (!is_json() && item.result.finish_reason != FinishReason::stop && !asked_for_none) {
       const Completion& answer = item.result.completion;
-      const bool has_begun = !answer.content.empty() || !answer.calls.empty() || answer.is_call_cut;
       has_cut_document_ = has_cut_document_ || item.request.options.is_document() || answer.is_call_cut;
-      if (!options_.quiet) say("note: " + item.name() + (has_begun ? ": the answer is cut" : ": no answer"));
+      if (!options_.quiet)
+        say("note: " + item.name() + (answer.has_begun() ? ": the answer is cut" : ": no answer"));
     }
     output_.put(item.place, std::move(item.text));
   }

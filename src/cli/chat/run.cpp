@@ -39,8 +39,7 @@ void report(const GenerationResult& result, const Options& options, const Termin
 int report_end(const GenerationResult& result, const GenerationOptions& asked, int64_t context,
                bool is_quiet) {
   const Completion& answer = result.completion;
-  const bool has_begun = !answer.content.empty() || !answer.calls.empty() || answer.is_call_cut,
-             has_to_be_whole = asked.is_document() || answer.is_call_cut,
+  const bool has_begun = answer.has_begun(), has_to_be_whole = asked.is_document() || answer.is_call_cut,
              is_at_total = result.n_completion_tokens == asked.max_tokens,
              is_as_asked = is_at_total || result.n_answer_tokens() == asked.max_answer;
   const bool has_ended = result.finish_reason == FinishReason::stop;

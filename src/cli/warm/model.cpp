@@ -58,10 +58,12 @@ EngineOptions engine_options(const Options& options, const std::string& path) {
   return engine;
 }
 
-// Null: load the model here.
-std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& file) {
+// Null: load the model here. `left`: why the last warm process was given up.
+std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& file,
+                                      const std::optional<WarmGone>& left) {
   if (options.warm == WarmUse::never) return nullptr;
   Error why(ErrorKind::io, "no warm process holds this model with these flags");
+  if (left) why = *left;
   bool says_why = options.verbose;
   try {
     const std::string path = warm_path(options, file);
@@ -128,10 +130,10 @@ void Model::load(const Prefetch& prefetch) try {
   throw;
 }
 
-void Model::find(const Prefetch& prefetch) {
+void Model::find(const Prefetch& prefetch, const std::optional<WarmGone>& left) {
   const GracefulStop loses_nothing(GracefulStop::Signals::end);
   if (!file_) open_file();
-  warm_ = find_warm(options_, *file_);
+  warm_ = find_warm(options_, *file_, left);
   if (warm_)
     facts_ = warm_->facts();
   else
@@ -152,9 +154,12 @@ bool Model::is_open() { return engine_ || (warm_ && !warm_->gone()); }
 
 void Model::reopen() {
   if (is_open()) return;
-  if (warm_ && !options_.quiet) say(std::string(warm_->gone()->what()) + ": opening the model again");
+  std::optional<WarmGone> left;
+  if (warm_) left = warm_->gone();
   warm_.reset();
-  find({});
+  if (left && !options_.quiet && options_.warm != WarmUse::only)
+    say(std::string(left->what()) + ": opening the model again");
+  find({}, left);
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -82,7 +83,7 @@ class Model : public Answerer {
 
  private:
   void open_file();
-  void find(const Prefetch& prefetch);
+  void find(const Prefetch& prefetch, const std::optional<WarmGone>& left = {});
   Answerer& answerer() const;
 
   const Options& options_;
