@@ -82,11 +82,11 @@ struct TwinCache {
   }
   // [n_seqs, max_pages] n pages of each sequence, out of `of` shuffled ones.
   std::vector<int32_t> lines(int64_t of, int64_t n, uint64_t seed) const {
-    std::vector<int32_t> pages(static_cast<size_t>(of)), table(static_cast<size_t>(n_seqs * max_pages));
-    std::iota(pages.begin(), pages.end(), 0);
+    std::vector<int32_t> shuffled(static_cast<size_t>(of)), table(static_cast<size_t>(n_seqs * max_pages));
+    std::iota(shuffled.begin(), shuffled.end(), 0);
     Rng rng(seed);
-    for (size_t i = pages.size(); i-- > 1;) std::swap(pages[i], pages[rng.next() % (i + 1)]);
-    for (int64_t s = 0; s < n_seqs; ++s) std::copy_n(pages.begin() + s * n, n, table.begin() + s * max_pages);
+    for (size_t i = shuffled.size(); i-- > 1;) std::swap(shuffled[i], shuffled[rng.next() % (i + 1)]);
+    for (int64_t s = 0; s < n_seqs; ++s) std::copy_n(shuffled.begin() + s * n, n, table.begin() + s * max_pages);
     return table;
   }
   int32_t slots_of(int64_t seq) const { return seq == resident_seq ? 0 : static_cast<int32_t>(n_slots); }
