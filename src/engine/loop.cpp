@@ -7,6 +7,19 @@
 #include "base/stopwatch.h"
 
 namespace dsv32 {
+namespace {
+
+// Whether the next step may verify one more guess of the sequence: its row stays in the reserved pages, and
+// nothing is guessed behind the end of an answer.
+bool may_guess(const Sequence& sequence) {
+  const std::vector<int32_t>& guesses = sequence.guesses();
+  const int64_t n = std::ssize(guesses), n_tokens = sequence.cached().n_tokens() + n + 1;
+  if (n >= sequence.n_possible_guesses() || n_tokens >= std::ssize(sequence.cached().pages()) * kPageTokens)
+    return false;
+  return guesses.empty() || !sequence.request().tokenizer->is_end_of_generation(guesses.back());
+}
+
+}  // namespace
 
 Loop::Sequences::const_iterator Loop::find(int64_t request) const {
   const auto number_of = [](const auto& sequence) { return sequence->number; };
@@ -255,7 +268,7 @@ int64_t Loop::guess(std::span<Sequence* const> sequences, int64_t n_wanted) {
   for (int64_t nth = 0; nth < n_wanted; ++nth) {
     std::vector<Sequence*> guessing;
     for (Sequence* sequence : sequences)
-      if (std::ssize(sequence->guesses()) == nth && sequence->may_guess()) guessing.push_back(sequence);
+      if (std::ssize(sequence->guesses()) == nth && may_guess(*sequence)) guessing.push_back(sequence);
     if (guessing.empty()) return nth;
     guess_next(guessing, nth);
   }
@@ -323,8 +336,8 @@ Loop::RunningStep Loop::draw(std::span<Sequence* const> sequences, int64_t first
   return begin_drawing(std::move(tokens), n_top, first);
 }
 
-// Takes each sequence's next token, and as many more as its guesses are right. What follows the first wrong
-// guess is cut off.
+// Takes each sequence's next token, and as many more as its guesses are right. The rows of the guesses behind
+// the last token that was taken are cut off.
 void Loop::take_tokens(RunningStep step) {
   std::vector<DrawnToken> tokens = take_drawing(std::move(step));
   std::vector<Sequence*> sequences;
@@ -332,19 +345,23 @@ void Loop::take_tokens(RunningStep step) {
   for (size_t first = 0, n = 0; first < tokens.size(); first += n) {
     Sequence& sequence = *sequences.emplace_back(tokens[first].sequence);
     n = sequence.guesses().size() + 1;
-    take_tokens_of(std::span(tokens).subspan(first, n));
-    const int64_t n_kept = sequence.end_guesses(pace_);
-    if (n_kept < sequence.cached().n_tokens()) cuts.push_back({&sequence.cached(), n_kept});
+    const Taken taken = take_tokens_of(std::span(tokens).subspan(first, n));
+    const int64_t n_cut = static_cast<int64_t>(n) - taken.n_tokens;
+    if (n_cut > 0) cuts.push_back({&sequence.cached(), sequence.cached().n_tokens() - n_cut});
+    pace_.note_guesses(std::ssize(sequence.guesses()), taken.n_right);
+    sequence.end_guesses(taken.n_right);
   }
   engine_.forward().cut(cuts);
   for (Sequence* sequence : sequences) save_if_done(*sequence);
 }
 
-// Takes the tokens drawn for one sequence, up to the first that was not guessed. Logits that are not finite
-// come from damaged weights, or from a damaged prefix.
-void Loop::take_tokens_of(std::span<DrawnToken> tokens) {
+// Takes the tokens drawn for one sequence, up to the first that was not guessed or that ends the answer.
+// Logits that are not finite come from damaged weights, or from a damaged prefix.
+Loop::Taken Loop::take_tokens_of(std::span<DrawnToken> tokens) {
   Sequence& sequence = *tokens.front().sequence;
+  const std::vector<int32_t>& guesses = sequence.guesses();
   const int64_t n_wanted = std::max<int64_t>(sequence.request().options.n_top_logprobs, 0);
+  Taken taken;
   for (DrawnToken& token : tokens) {
     TokenRecord& record = token.record;
     record.top.resize(std::min(record.top.size(), static_cast<size_t>(n_wanted)));
@@ -353,12 +370,17 @@ void Loop::take_tokens_of(std::span<DrawnToken> tokens) {
       if (!record.is_finite) sequence.held().discard_prefix();
       record.check();
       if (drawer_) record.chosen.id = drawer_(sequence, token.nth, record.chosen.id);
-      sequence.push(record);
+      sequence.push(record, token.nth);
     } catch (...) {
       fail(sequence);
     }
-    if (!sequence.accepts_guess()) return;
+    ++taken.n_tokens;
+    const bool is_right = !sequence.has_failed() && token.nth < std::ssize(guesses) &&
+                          guesses[static_cast<size_t>(token.nth)] == sequence.next_token();
+    if (is_right) ++taken.n_right;
+    if (!is_right || sequence.phase == Phase::is_done) break;
   }
+  return taken;
 }
 
 // --- The scheduler's view of the sequences, and what it decides

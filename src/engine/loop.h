@@ -75,6 +75,10 @@ class Loop : public Answerer {
     std::vector<DrawnToken> tokens;
     RowSampler::Drawing drawing;
   };
+  // What an answer took of a step's tokens: at least the first. A right guess with which it ends counts too.
+  struct Taken {
+    int64_t n_tokens = 0, n_right = 0;  // tokens; right guesses
+  };
   void decode(const NextStep& next);
   std::vector<Sequence*> make_room(std::vector<Sequence*> sequences);
   void reserve_for_guesses(std::span<Sequence* const> sequences, int64_t n_guesses);
@@ -87,7 +91,7 @@ class Loop : public Answerer {
   std::vector<DrawnToken> take_drawing(RunningStep step);
   RunningStep draw(std::span<Sequence* const> sequences, int64_t first);
   void take_tokens(RunningStep step);
-  void take_tokens_of(std::span<DrawnToken> tokens);
+  Taken take_tokens_of(std::span<DrawnToken> tokens);
   void end_step();
   void end_steps();
 

@@ -102,7 +102,7 @@ void Sequence::read_prompt() try {
 }
 
 // After max_thinking tokens of thinking, </think> takes the place of the drawn token.
-void Sequence::push(const TokenRecord& drawn) {
+void Sequence::push(const TokenRecord& drawn, int64_t n_right) {
   const GenerationOptions& options = request_.options;
   const bool thinks = options.thinking && parser_.is_thinking();
   const std::optional<int32_t> end_of_thinking = thinks && result_.n_thinking_tokens == options.max_thinking
@@ -117,15 +117,12 @@ void Sequence::push(const TokenRecord& drawn) {
   const CompletionParser::Delta delta = parser_.push(next_token_);
   emit(delta);
   if (stops_.found()) return finish(FinishReason::stop);
-  if (held().context_left() + std::ssize(guesses_) == n_accepted_ ||
+  if (held().context_left() + std::ssize(guesses_) == n_right ||
       result_.n_completion_tokens == options.max_tokens || result_.n_answer_tokens() == options.max_answer)
     finish(FinishReason::length);
 }
 
-void Sequence::begin_guesses() {
-  guesses_.clear(), after_guess_.clear();
-  n_right_ = n_accepted_ = 0;
-}
+void Sequence::begin_guesses() { guesses_.clear(), after_guess_.clear(); }
 
 // Each token of a step needs slots for the rows that it selects, and for its own. What follows the end of the
 // answer is not guessed.
@@ -136,14 +133,6 @@ int64_t Sequence::n_possible_guesses() const {
   const int64_t n_context = held().context_left();
   const int64_t n_left = n_wanted < 0 ? n_context : std::min(n_context, n_wanted - n_drawn());
   return std::max<int64_t>(0, std::min(n_slots, n_left - 1));
-}
-
-// A guess's row stays in the reserved pages.
-bool Sequence::may_guess() const {
-  const int64_t n = std::ssize(guesses_);
-  const int64_t n_reserved = std::ssize(cached().pages()) * kPageTokens;
-  if (n >= n_possible_guesses() || cached().n_tokens() + n + 1 >= n_reserved) return false;
-  return guesses_.empty() || !request_.tokenizer->is_end_of_generation(guesses_.back());
 }
 
 void Sequence::guess(int32_t token) {
@@ -160,22 +149,9 @@ bool Sequence::thinks(int64_t nth) const {
          std::find(guesses_.begin(), guesses_.begin() + nth, end) == guesses_.begin() + nth;
 }
 
-// The last token of an answer is not kept, but a guess of it is right.
-bool Sequence::accepts_guess() {
-  if (error_ || n_right_ == std::ssize(guesses_)) return false;
-  if (guesses_[static_cast<size_t>(n_right_)] != next_token_) return false;
-  ++n_right_;
-  if (phase == Phase::is_done) return false;
-  ++n_accepted_;
-  return true;
-}
-
-int64_t Sequence::end_guesses(DraftPace& pace) {
-  const int64_t n_guessed = std::ssize(guesses_), n_kept = cached().n_tokens() - (n_guessed - n_accepted_);
-  result_.n_guessed += n_guessed, result_.n_accepted += n_right_;
-  pace.note_guesses(n_guessed, n_right_);
+void Sequence::end_guesses(int64_t n_right) {
+  result_.n_guessed += std::ssize(guesses_), result_.n_accepted += n_right;
   begin_guesses();
-  return n_kept;
 }
 
 void Sequence::emit(const CompletionParser::Delta& delta) {

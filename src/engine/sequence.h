@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/draft_pace.h"
 #include "engine/held_sequence.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
@@ -76,19 +75,18 @@ class Sequence {
     Constraint* constraint = nth == 0 ? constraint_.get() : &after_guess_[static_cast<size_t>(nth - 1)];
     return {constraint, !thinks(nth), words, &error};
   }
-  // Takes the drawn token. If the answer goes on, next_token() is the next one to be computed.
-  void push(const TokenRecord& drawn);
+  // Takes the token drawn behind the step's first n_right guesses, which are right. If the answer goes on,
+  // next_token() is the next one to be computed.
+  void push(const TokenRecord& drawn, int64_t n_right);
   int32_t next_token() const { return next_token_; }
-  // The guesses of the tokens after the next one, for a step that verifies them. begin_guesses() forgets the
-  // last step's; may_guess(): the next step may verify one more; room for its row is there.
+  // The guesses of the tokens after the next one, for a step that verifies them: at most n_possible_guesses().
+  // begin_guesses() forgets those of a step that failed.
   void begin_guesses();
-  bool may_guess() const;
   void guess(int32_t token);
   const std::vector<int32_t>& guesses() const { return guesses_; }
-  // After push() in that step: whether the token was the next guess. Then the step has drawn one more token.
-  bool accepts_guess();
-  // How many tokens the sequence keeps after that step; counts the guesses, and tells `pace`.
-  int64_t end_guesses(DraftPace& pace);
+  int64_t n_possible_guesses() const;
+  // After that step: counts its guesses, and forgets them.
+  void end_guesses(int64_t n_right);
   // Whether the listener asks for the end; interrupt() ends the answer with what is there.
   bool is_interrupted() { return listener_.is_interrupted(); }
   void interrupt() { finish(FinishReason::interrupted); }
@@ -118,7 +116,6 @@ class Sequence {
  private:
   int64_t n_reusable_prompt() const;
   int64_t n_prompt() const { return std::ssize(request_.prompt); }
-  int64_t n_possible_guesses() const;
   void report_prefill(int64_t n_done);
   // Whether the token behind the first nth guesses is thought, if they are right.
   bool thinks(int64_t nth) const;
@@ -137,8 +134,6 @@ class Sequence {
   std::unique_ptr<Constraint> constraint_;  // of it
   std::vector<Constraint> after_guess_;     // the same, behind each guess
   std::vector<int32_t> guesses_;            // of the current step
-  int64_t n_right_ = 0;                     // of these
-  int64_t n_accepted_ = 0;                  // of these: those that the answer does not end with
   std::optional<CallParser> calls_;         // of a request with tools
   StopStrings stops_;
   Clock::time_point begun_ = Clock::now();  // when the prompt, then the answer, began
