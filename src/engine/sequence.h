@@ -79,8 +79,8 @@ class Sequence {
   // next_token() is the next one to be computed.
   void push(const TokenRecord& drawn, int64_t n_right);
   int32_t next_token() const { return next_token_; }
-  // The guesses of the tokens after the next one, for a step that verifies them: at most n_possible_guesses().
-  // begin_guesses() forgets those of a step that failed.
+  // The guesses of the tokens after the next one, for a step that verifies them: at most
+  // n_possible_guesses(). begin_guesses() forgets those of a step that failed.
   void begin_guesses();
   void guess(int32_t token);
   const std::vector<int32_t>& guesses() const { return guesses_; }

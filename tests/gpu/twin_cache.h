@@ -86,7 +86,8 @@ struct TwinCache {
     std::iota(shuffled.begin(), shuffled.end(), 0);
     Rng rng(seed);
     for (size_t i = shuffled.size(); i-- > 1;) std::swap(shuffled[i], shuffled[rng.next() % (i + 1)]);
-    for (int64_t s = 0; s < n_seqs; ++s) std::copy_n(shuffled.begin() + s * n, n, table.begin() + s * max_pages);
+    for (int64_t s = 0; s < n_seqs; ++s)
+      std::copy_n(shuffled.begin() + s * n, n, table.begin() + s * max_pages);
     return table;
   }
   int32_t slots_of(int64_t seq) const { return seq == resident_seq ? 0 : static_cast<int32_t>(n_slots); }
