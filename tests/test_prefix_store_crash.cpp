@@ -160,7 +160,7 @@ void kill_at_any_time(int n_kills) {
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(a_thousand_kills_at_any_time_leave_whole_pages) {
-  kill_at_any_time(kIsSanitized ? 50 : 1000);
+  kill_at_any_time(kIsSanitized ? 200 : 1000);
 }
 BOOST_AUTO_TEST_CASE(twenty_thousand_kills_at_any_time,
                      *boost::unit_test::label("long") * boost::unit_test::disabled()) {

@@ -420,7 +420,7 @@ void many_clients(double seconds) {
 
 }  // namespace
 
-BOOST_AUTO_TEST_CASE(many_clients_come_and_go) { many_clients(8); }
+BOOST_AUTO_TEST_CASE(many_clients_come_and_go) { many_clients(kIsSanitized ? 16 : 8); }
 
 BOOST_AUTO_TEST_CASE(many_clients_for_five_minutes,
                      *boost::unit_test::label("long") * boost::unit_test::disabled()) {
