@@ -77,7 +77,7 @@ class Loop : public Answerer {
   };
   // What an answer took of a step's tokens: at least the first. A right guess with which it ends counts too.
   struct Taken {
-    int64_t n_tokens = 0, n_right = 0;  // tokens; right guesses
+    int64_t n_tokens = 0, n_right = 0;
   };
   void decode(const NextStep& next);
   std::vector<Sequence*> make_room(std::vector<Sequence*> sequences);
