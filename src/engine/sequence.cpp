@@ -62,13 +62,15 @@ void Sequence::admit(OpenSequence opened) {
 }
 
 // How many tokens of the prompt are remembered for others: in thinking mode the next turn's prompt drops the
-// thinking, and so differs from this prompt from the last <｜Assistant｜> on. With tools the next prompt may
+// thinking, and so differs from this prompt from the last answer's mark on. With tools the next prompt may
 // bring results, and keep it.
 int64_t Sequence::n_reusable_prompt() const {
-  const std::optional<int32_t> mark = request_.tokenizer->find(marks::kAssistant);
-  if (request_.options.thinking && !request_.options.tools && mark)
+  const auto is_mark = [&](int32_t id) {
+    return std::ranges::count(marks::kAnswers, id, [&](auto mark) { return request_.tokenizer->find(mark); });
+  };
+  if (request_.options.thinking && !request_.options.tools)
     for (size_t i = request_.prompt.size(); i-- > 0;)
-      if (request_.prompt[i] == *mark) return static_cast<int64_t>(i);
+      if (is_mark(request_.prompt[i])) return static_cast<int64_t>(i);
   return std::numeric_limits<int64_t>::max();
 }
 

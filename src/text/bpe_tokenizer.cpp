@@ -105,6 +105,7 @@ class BpeTokenizer : public Tokenizer {
  public:
   explicit BpeTokenizer(Vocabulary given)
       : Tokenizer(std::move(given), bytes_of_bpe_text),
+        pre_tokenizer_(vocabulary().pre),
         merges_(vocabulary().merges, [this](std::string_view name) { return find_normal(name); }) {
     for (uint32_t c = 0; c < kAlphabetEnd; ++c) {
       if (kByteOfChar[c] < 0) continue;

@@ -1,47 +1,21 @@
-// A conversation as the model was trained to read it: the prompt format of DeepSeek-V3.2 (encoding_dsv32.py).
-// The formats of other models are in chat_kind.h.
+// A conversation as the model was trained to read it: its chat format's prompt, as ids and as text.
 //
-//   <BOS>{system}<｜User｜>{q1}<｜Assistant｜></think>{a1}<EOS><｜User｜>{q2}<｜Assistant｜><think>
-//
-// The mark after <｜Assistant｜> is <think> for the last user turn in thinking mode and </think> everywhere
-// else: the reasoning of earlier turns is dropped. So in thinking mode the prompts of two successive turns
-// share a prefix up to the <｜Assistant｜> of the earlier turn. Tools, calls and their results: dsml.h. A
-// turn lasts from a user message to the next, so between its calls the reasoning stays. Marks are token ids;
-// messages are encoded with special tokens off, each text between two marks on its own. Immutable; threads
-// may share it.
+// The chat format (chat_kind.h) lays the conversation out in texts and marks. Marks are token ids; messages
+// are encoded with special tokens off, each text between two marks on its own. In V3.2's format the prompts
+// of two successive turns in thinking mode share a prefix up to the <｜Assistant｜> of the earlier turn.
+// Tools, calls and their results: dsml.h. Immutable; threads may share it.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "text/chat_kind.h"
+#include "text/message.h"
 #include "text/tokenizer.h"
 
 namespace dsv32 {
-
-// A call that an assistant makes.
-struct ToolCall {
-  std::string name;
-  std::string arguments;  // a JSON object
-  std::string id = {};
-};
-
-struct Message {
-  // OpenAI's role `developer` is `system` here. (DeepSeek's own code has a `developer` of another meaning,
-  // for its search: a user's message with tools.)
-  enum class Role { system, user, assistant, tool };
-  Role role;
-  std::string content;               // a tool's: the result
-  std::string reasoning;             // of an assistant; used only if no user message follows
-  std::vector<ToolCall> calls = {};  // of an assistant
-  // How the model wrote its calls, with all that stands between content and the end (CallParser gives it);
-  // empty: as the format writes them.
-  std::string calls_text = {};
-  std::string tools = {};  // of the system message: a JSON array of OpenAI's form
-};
 
 // Gives `tools` to the system message at the beginning; if there is none, an empty one is put there.
 std::vector<Message> with_tools(std::vector<Message> messages, std::string tools);
@@ -50,10 +24,10 @@ class ChatFormat {
  public:
   // The format of the model's file, or the `named` one. `tokenizer` must outlive the object. Throws
   // Error{model} naming the special token that its vocabulary lacks.
-  explicit ChatFormat(const Tokenizer& tokenizer, std::optional<ChatKind> named = {});
+  explicit ChatFormat(const Tokenizer& tokenizer, const ChatKind* named = nullptr);
 
-  ChatKind kind() const { return kind_; }
-  bool has_tools() const { return traits_of(kind_).has_tools; }
+  const ChatKind& kind() const { return kind_; }
+  bool has_tools() const { return kind_.has_tools; }
 
   // The prompt for `messages`, with thinks(kind(), thinking). An assistant message after the last user
   // message is a finished turn: in thinking mode it is {reasoning}</think>{content}<EOS> in V3.2's format;
@@ -72,15 +46,11 @@ class ChatFormat {
     int32_t mark;           // a special token, or kText
     std::string text = {};  // only for kText
   };
+  int32_t id_of(const PromptPart& part) const;
   std::vector<Item> layout(std::span<const Message> messages, bool thinking) const;
-  // chat_format_earlier.cpp
-  std::vector<Item> layout_earlier(std::span<const Message> messages, bool thinking) const;
-  void begin_answer(std::vector<Item>& items, bool thinking) const;
 
   const Tokenizer& tokenizer_;
-  ChatKind kind_;
-  int32_t user_, assistant_;
-  int32_t think_ = -1, end_think_ = -1;  // of formats that think
+  const ChatKind& kind_;
 };
 
 }  // namespace dsv32

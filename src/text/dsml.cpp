@@ -56,7 +56,7 @@ class Parts {
         if (const size_t found = text.find(mark); found < at) at = found, first = mark;
       parts_.push_back({std::string(text.substr(0, at))});
       if (first.empty()) return *this;
-      parts_.push_back({std::string(first), true});
+      parts_.push_back({std::string(first), PromptPart::Kind::mark});
       text.remove_prefix(at + first.size());
     }
   }

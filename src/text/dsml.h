@@ -22,14 +22,9 @@
 #include <string>
 #include <vector>
 
-#include "text/chat_format.h"
+#include "text/message.h"
 
 namespace dsv32 {
-
-struct PromptPart {
-  std::string text;
-  bool is_mark = false;  // `text` is the name of a token, if the vocabulary has it
-};
 
 // What the markup adds to `messages[i]`: its tools or calls, which stand after its content, or its whole
 // result. `thinks`: the model thinks after this result. Names of marks in tools, arguments and results are

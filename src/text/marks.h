@@ -12,6 +12,7 @@ namespace dsv32::marks {
 // ---- tokens ----
 
 inline constexpr std::string_view kUser = "<｜User｜>", kAssistant = "<｜Assistant｜>";
+inline constexpr std::string_view kAnswers[] = {kAssistant};  // those that an answer follows
 inline constexpr std::string_view kThink = "<think>", kEndThink = "</think>";
 // Those that end an answer, beside the vocabulary's end of sequence.
 inline constexpr std::string_view kEnds[] = {"<｜end▁of▁sentence｜>", "<|EOT|>", kUser};

@@ -7,9 +7,11 @@
 
 #include <pcre2.h>
 
+#include <span>
 #include <string>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace dsv32 {
 namespace {
@@ -51,7 +53,7 @@ namespace {
 #define SIGNS "\\p{P}\\p{S}" ADDED_SIGNS
 #define LETTERS "\\p{L}\\p{M}" ADDED_LETTERS_AND_MARKS
 
-constexpr const char* kExpressions[] = {
+constexpr const char* kOfDeepSeekV3[] = {
     // Digits in groups of up to three.
     "[\\p{N}" ADDED_NUMBERS "]{1,3}",
     // Runs of Chinese characters and kana.
@@ -67,6 +69,23 @@ constexpr const char* kExpressions[] = {
     "|[" SPACES "]+",
 };
 // clang-format on
+
+struct Kind {
+  const char* name;
+  std::span<const char* const> expressions;
+};
+constexpr Kind kKinds[] = {{"deepseek-v3", kOfDeepSeekV3}};
+
+const Kind& kind_of(std::string_view name) {
+  std::string known;
+  for (const Kind& kind : kKinds) {
+    if (name.starts_with(kind.name)) return kind;
+    known += format("%s\"%s\"", known.empty() ? "" : " or ", kind.name);
+  }
+  fail(ErrorKind::model,
+       format("tokenizer.ggml.pre is \"%s\", expected %s", visible(name, false, 40).c_str(), known.c_str()),
+       "this program reads the tokenizers of DeepSeek-V3.2 files");
+}
 
 pcre2_code* compile(const char* expression) {
   int error = 0;
@@ -125,10 +144,10 @@ class Matcher {
 
 void PreTokenizer::FreeCode::operator()(pcre2_code* code) const { pcre2_code_free(code); }
 
-bool splits_as(std::string_view name) { return name.starts_with("deepseek-v3"); }
+void check_pre_tokenizer(std::string_view name) { kind_of(name); }
 
-PreTokenizer::PreTokenizer() {
-  for (const char* expression : kExpressions) expressions_.emplace_back(compile(expression));
+PreTokenizer::PreTokenizer(std::string_view name) {
+  for (const char* expression : kind_of(name).expressions) expressions_.emplace_back(compile(expression));
 }
 
 std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {

@@ -1,4 +1,5 @@
-// Cuts text into the words that byte-level BPE works on, by the three regular expressions of "deepseek-v3".
+// Cuts text into the words that byte-level BPE works on, by the regular expressions of the model's tokenizer:
+// a row of the table in pre_tokenizer.cpp.
 //
 // Each expression cuts the pieces of the previous expression further: into matches and the text between them,
 // so no byte is lost. For a lookahead, the end of a piece is the end of the text. PCRE2 does the matching;
@@ -13,13 +14,14 @@ struct pcre2_real_code_8;
 
 namespace dsv32 {
 
-// Whether the tokenizer of that name (tokenizer.ggml.pre) splits text so. It has several names, of different
-// models: deepseek-v3.1 and the like.
-bool splits_as(std::string_view name);
+// Throws Error{model} unless there is a row for a tokenizer of that name (tokenizer.ggml.pre). Names begin
+// with the row's: deepseek-v3.1 is one of deepseek-v3.
+void check_pre_tokenizer(std::string_view name);
 
 class PreTokenizer {
  public:
-  PreTokenizer();
+  // As check_pre_tokenizer().
+  explicit PreTokenizer(std::string_view name);
 
   // The words of `text` (well-formed UTF-8) in order; together they are the text. Views into `text`.
   std::vector<std::string_view> split(std::string_view text) const;

@@ -56,10 +56,7 @@ void check_kind(const Vocabulary& vocabulary) {
          format("tokenizer.ggml.model is \"%s\", expected \"gpt2\" or \"llama\"",
                 shown(vocabulary.model).c_str()),
          kHint);
-  if (vocabulary.model == "gpt2" && !splits_as(vocabulary.pre))
-    fail(ErrorKind::model,
-         format("tokenizer.ggml.pre is \"%s\", expected \"deepseek-v3\"", shown(vocabulary.pre).c_str()),
-         kHint);
+  if (vocabulary.model == "gpt2") check_pre_tokenizer(vocabulary.pre);
 }
 
 // The checks that check_tokens() relies on.

@@ -41,7 +41,7 @@ void add_prompt(Sha256& hash, const ChatRequest& request) {
   if (!request.prompt.tools.empty()) hash.add_field(request.prompt.tools);
   hash.add_number(request.is_raw);
   hash.add_number(request.is_completion);
-  if (request.chat_format) hash.add_field(traits_of(*request.chat_format).name);
+  if (request.chat_format) hash.add_field(request.chat_format->name);
 }
 
 void add_value(Sha256& hash, float value) { hash.add(&value, sizeof value); }

@@ -30,7 +30,7 @@ std::string show_chat(const GgufFile& file, Json& json) {
   std::string reason;
   try {
     const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
-    name = traits_of(ChatFormat(*tokenizer).kind()).name;
+    name = ChatFormat(*tokenizer).kind().name;
     reason = find_chat_kind(*tokenizer).reason;
   } catch (const Error& error) {
     reason = error.what();

@@ -271,7 +271,11 @@ const Flag kAsking[] = {
     {"raw", nullptr, "the prompt is rendered already: no chat format, special tokens by name", "Prompt",
      kRun | kBatch | kTokens, [](O& o) { return field(o.is_raw); }},
     {"chat-format", "NAME", "how messages become a prompt: v3, v3.1, r1 or v3.2", "Prompt",
-     kGenerating | kTokens, [](O& o) { return choice(o.chat_format, joined(chat_format_names())); },
+     kGenerating | kTokens,
+     [](O& o) {
+       return parsed(o.chat_format,
+                     [](V value) { return &chat_kinds()[parse_word(value, chat_format_names())]; });
+     },
      "the file's, by inspect model"},
     {"think,no-think,nothink", nullptr, "think before the answer; --no-think: answer at once", "Answer",
      kGenerating | kTokens, [](O& o) { return field(o.generation.thinking); }},

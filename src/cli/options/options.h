@@ -107,7 +107,7 @@ struct Options {
   bool leaves_stdin = false;          // standard input is read only where `-` names it
   std::string system_text, system_file;
   bool is_raw = false;
-  std::optional<ChatKind> chat_format;  // nothing: the file's
+  const ChatKind* chat_format = nullptr;  // null: the file's
   std::string schema;    // --schema as given; parse_options() turns it into generation.constraint
   std::string tools;     // --tools as given; parse_options() puts OpenAI's list in its place
   std::string messages;  // --messages: the file

@@ -23,14 +23,14 @@ struct ChatRequest {
   std::vector<Message> messages;  // or, when there are none:
   std::vector<int32_t> ids;       // or:
   PromptText prompt;
-  bool is_raw = false;                  // the prompt is rendered already
-  bool is_completion = false;           // for /v1/completions, whose form the answer has
-  GenerationOptions options;            // the body's, with the defaults for those that it lacks
-  std::optional<ChatKind> chat_format;  // the command's
-  bool is_thinking_asked = false;       // the body itself says whether to think
-  bool has_seed = false;                // options.sampling.seed is the body's own
-  bool has_random_seed = false;         // the body asks for a random seed
-  std::vector<TokenRun> decoded = {};   // of ids: Request::decoded
+  bool is_raw = false;                    // the prompt is rendered already
+  bool is_completion = false;             // for /v1/completions, whose form the answer has
+  GenerationOptions options;              // the body's, with the defaults for those that it lacks
+  const ChatKind* chat_format = nullptr;  // the command's
+  bool is_thinking_asked = false;         // the body itself says whether to think
+  bool has_seed = false;                  // options.sampling.seed is the body's own
+  bool has_random_seed = false;           // the body asks for a random seed
+  std::vector<TokenRun> decoded = {};     // of ids: Request::decoded
 };
 
 // Reads a line with a body in an envelope {"method", "url", "body"}, perhaps without the first two, or the

@@ -106,8 +106,8 @@ void Model::open_file() {
   tokenizer_ = load_tokenizer(*file_);
   // Said before the weights are loaded.
   if (!options_.is_raw)
-    thinks(options_.chat_format.value_or(find_chat_kind(*tokenizer_).kind), options_.generation.thinking,
-           options_.is_thinking_given());
+    thinks(options_.chat_format ? *options_.chat_format : find_chat_kind(*tokenizer_).kind,
+           options_.generation.thinking, options_.is_thinking_given());
 }
 
 int64_t Model::most_context() const {
