@@ -4,6 +4,7 @@
 #include <climits>
 
 #include "cuda/decode_any.cuh"
+#include "cuda/inbox.cuh"
 
 namespace dsv32::cuda {
 
@@ -53,6 +54,11 @@ struct DecodeRows {
   float* sum = nullptr;            // as y, or null
   const float* factors = nullptr;  // [n_problems] or null
   GateScales scales = {};
+  // In a team (inbox.h): where the first matrix's results go too; whether x, and shared_x, are read where their
+  // values arrive, and who is told when they do not. Rows of x have shares of n_cols / n_members values.
+  Mail mail;
+  bool is_x_arriving = false;
+  Alarm alarm;
 };
 
 // The product of any type and number of tokens. Runs, for types with codes, group the problems by matrix.
@@ -126,6 +132,7 @@ DSV32_DEVICE void finish_row(const DecodeRows& rows, const DecodeRows::Matrix& m
   if (rows.plus) y += rows.plus[at];
   matrix.y[at] = y;
   if (rows.sum) rows.sum[at] += y;
+  if (rows.mail.n_members > 0) send_row(rows.mail, problem, token, row, y);
 }
 
 // Parameters that a launch adds to the problem.
@@ -142,15 +149,23 @@ struct Layout {
   bool is_x_aligned;  // rows of x may be read 16 bytes at a time
 };
 
+// How x is read. past_l1: for reads before the wait (dependent.cuh). arriving: in an inbox, where words may be
+// absent; is_aligned.
+enum class Reads { plain, past_l1, arriving };
+
 // Loads eight values of a row of x, four from col on and four kApart further; zeros past its end, which is at
-// a multiple of 32 values. kPastL1: bypasses L1, for reads before the wait (dependent.cuh).
-template <int kApart, bool kPastL1 = false>
+// a multiple of 32 values.
+template <int kApart, Reads kReads = Reads::plain>
 DSV32_DEVICE void load_x8(const float* x, int col, int n_cols, bool is_aligned, float4 (&v)[2]) {
   DSV32_UNROLL for (int half = 0; half < 2; ++half) {
     const float* from = x + col + kApart * half;
     v[half] = {0, 0, 0, 0};
     if (col >= n_cols) continue;
-    if constexpr (kPastL1)
+    if constexpr (kReads == Reads::arriving) {
+      const uint4 words = load_words(from);
+      v[half] = {__uint_as_float(words.x), __uint_as_float(words.y), __uint_as_float(words.z),
+                 __uint_as_float(words.w)};
+    } else if constexpr (kReads == Reads::past_l1)
       v[half] = is_aligned ? __ldcg(reinterpret_cast<const float4*>(from))
                            : float4{__ldcg(from), __ldcg(from + 1), __ldcg(from + 2), __ldcg(from + 3)};
     else

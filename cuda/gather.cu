@@ -1,6 +1,6 @@
 // Gathers what the members of a team have computed: each writes its part to all, or each row to its owner.
 //
-// A gather is one kernel on each member's stream. The number of the gather lies in device memory, and the
+// A gather that was announced goes by inbox (inbox.cu). Any other is one kernel on each member's stream. The number of the gather lies in device memory, and the
 // kernel itself advances it, so that a recorded kernel can be replayed. There are two ways:
 // - Few words, in decode, go in packets: two words, each with the number beside it. A waiting thread reads a
 //   packet until both numbers are right. So nothing waits for a write to arrive, which takes about 2 us more
@@ -27,6 +27,7 @@
 #include <utility>
 
 #include "base/stopwatch.h"
+#include "cuda/inbox.cuh"
 #include "cuda/norm_row.cuh"
 
 namespace dsv32::cuda {
@@ -61,16 +62,10 @@ struct Work {
   float* sum;
   int64_t n_sum;
   bool is_sum_wide;
-  uint32_t* lates[kMostMembers];
-  uint64_t most_nanoseconds;
+  Alarm alarm;
 };
 
 constexpr const char* kLateHint = "another program may keep that GPU busy; nvidia-smi shows it";
-
-// What the hosts are told: `waiter` has waited in vain for `member`. 0 means that nobody has.
-constexpr uint32_t late_code(int waiter, int member) {
-  return static_cast<uint32_t>(1 + waiter * kMostMembers + member);
-}
 
 // Adds to a counter of any device. What this block's threads wrote before the last barrier is visible to who
 // reads the sum.
@@ -104,43 +99,10 @@ DSV32_DEVICE void copy_part(const Work& work, const Part& part) {
   }
 }
 
-// Tells all members' devices and hosts that a member did not come.
-DSV32_DEVICE void report_late(const Work& work, int member) {
-  for (int m = 0; m < work.n_members; ++m) {
-    *static_cast<volatile uint32_t*>(&work.states[m]->is_late) = 1;
-    *static_cast<volatile uint32_t*>(work.lates[m]) = late_code(work.number, member);
-  }
-}
-
-// Has waited long enough for a member, at the n-th of its reads? Then reports it as late.
-struct Patience {
-  uint64_t begin = 0;
-  uint32_t n = 0;
-
-  DSV32_DEVICE bool ends(const Work& work, int member) {
-    constexpr uint32_t kReadsBetween = 1024;  // of the timer
-    if (n++ % kReadsBetween != 0) return false;
-    if (n == 1) begin = nanoseconds();
-    if (nanoseconds() - begin < work.most_nanoseconds) return false;
-    report_late(work, member);
-    return true;
-  }
-};
-
 // ---- in packets ----
 
 DSV32_DEVICE void send_packet(uint4* to, uint2 words, uint32_t number) {
-  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(number),
-               "r"(words.y), "r"(number)
-               : "memory");
-}
-DSV32_DEVICE uint4 load_packet(const uint4* from) {
-  uint4 packet;
-  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(packet.x), "=r"(packet.y), "=r"(packet.z), "=r"(packet.w)
-               : "l"(from)
-               : "memory");
-  return packet;
+  send_words(reinterpret_cast<uint32_t*>(to), {words.x, number, words.y, number});
 }
 
 // Where a member's packets lie in a receiver's memory.
@@ -173,10 +135,10 @@ DSV32_DEVICE Turn take_turn(const Work& work, bool is_in_place) {
 }
 
 DSV32_DEVICE uint2 await_packet(const Work& work, const uint4* from, Turn& turn, int member) {
-  uint4 packet = load_packet(from);
+  uint4 packet = load_words(from);
   for (Patience patience; (packet.y != turn.number || packet.w != turn.number) && !turn.is_late;
-       packet = load_packet(from))
-    turn.is_late = patience.ends(work, member);
+       packet = load_words(from))
+    turn.is_late = patience.ends(work.alarm, member);
   return {packet.x, packet.z};
 }
 
@@ -261,7 +223,7 @@ __global__ void __launch_bounds__(kNormThreads)
 DSV32_DEVICE void await_member(const Work& work, const Exchange::State& own, int member, uint32_t n_counted) {
   Patience patience;
   while (static_cast<int32_t>(load_acquire_of_all(&own.arrived[member]) - n_counted) < 0)
-    if (patience.ends(work, member)) return;
+    if (patience.ends(work.alarm, member)) return;
 }
 
 // sum += whole
@@ -423,9 +385,32 @@ void let_one_reach(int from, int to) {
 
 }  // namespace
 
-Exchange::Exchange(int device, State* state, void* packets, uint32_t* late, double seconds)
-    : seconds_(seconds), visit_{device, state, packets, late, {}} {
+Exchange::Exchange(int device, State* state, void* packets, void* inbox, uint32_t* late, double seconds)
+    : seconds_(seconds), inbox_(inbox), visit_{device, state, packets, inbox_.words(), late, {}} {
   *late = 0;
+}
+
+// Lets this device reach all members that visit, and returns whom to tell of one that is late.
+Alarm Exchange::know(const Member& member, std::span<const void* const> visits) {
+  Alarm alarm;
+  alarm.number = static_cast<int>(member.number), alarm.n_members = static_cast<int>(visits.size());
+  for (size_t m = 0; m < visits.size(); ++m) {
+    const auto& visit = *static_cast<const Visit*>(visits[m]);
+    devices_[m] = visit.device;
+    alarm.flags[m] = &visit.state->is_late, alarm.lates[m] = visit.late;
+  }
+  alarm.most_nanoseconds = static_cast<uint64_t>(seconds_ * 1e9);
+  let_reach({devices_.data(), visits.size()});
+  CUDA_CHECK(cudaSetDevice(visit_.device));
+  return alarm;
+}
+
+// The others may be at their next gather already: of their visits only addresses are read.
+void Exchange::announce(const Gather& op) {
+  const std::span<const void* const> visits = op.member.team->meet(op.member.number, &visit_);
+  uint32_t* words[kMostMembers] = {};
+  for (size_t m = 0; m < visits.size(); ++m) words[m] = static_cast<const Visit*>(visits[m])->inbox;
+  inbox_.announce(op, know(op.member, visits), {words, visits.size()});
 }
 
 void Exchange::check_shapes(const Gather& op, std::span<const void* const> visits) const {
@@ -440,6 +425,11 @@ void Exchange::check_shapes(const Gather& op, std::span<const void* const> visit
 
 void Exchange::gather(const Gather& op, const Launch& launch) {
   const Member& member = op.member;
+  if (inbox_.is_announced(op)) {
+    inbox_.send(op, launch);
+    member.team->meet(member.number, nullptr);  // kernels wait only for what is enqueued
+    return inbox_.take(op, launch);
+  }
   const int64_t n_members = member.n();
   if (n_members > kMostMembers) fail(ErrorKind::internal, format("a team of %ld devices", n_members));
   visit_.op = op;
@@ -452,8 +442,7 @@ void Exchange::gather(const Gather& op, const Launch& launch) {
   for (int i = 0; i < 2; ++i) work.parts[i] = part_of(op.pieces[i], member);
   for (int64_t m = 0; m < n_members; ++m) {
     const auto& visit = *static_cast<const Visit*>(visits[static_cast<size_t>(m)]);
-    devices_[static_cast<size_t>(m)] = visit.device;
-    work.states[m] = visit.state, work.lates[m] = visit.late;
+    work.states[m] = visit.state;
     work.packets[m] = static_cast<uint4*>(visit.packets);
     for (int i = 0; i < 2; ++i) {
       void* to = place_of(op.pieces[i], member, visit.op.pieces[i].whole);
@@ -469,9 +458,7 @@ void Exchange::gather(const Gather& op, const Launch& launch) {
   if (!packets_in(op))
     for (Part& part : work.parts) widen(part, n_members);
   set_sum(op, work);
-  work.most_nanoseconds = static_cast<uint64_t>(seconds_ * 1e9);
-  let_reach({devices_.data(), static_cast<size_t>(n_members)});
-  CUDA_CHECK(cudaSetDevice(visit_.device));
+  work.alarm = know(member, visits);
   enqueue(op, work, launch);
   if (!member.is_alone()) member.team->meet(member.number, nullptr);
 }
@@ -500,6 +487,7 @@ void Exchange::restart(cudaStream_t stream) {
   }
   CUDA_CHECK(cudaMemsetAsync(visit_.state, 0, sizeof(State), stream));
   CUDA_CHECK(cudaMemsetAsync(visit_.packets, 0, kPacketBytes, stream));
+  inbox_.wipe(stream);
   CUDA_CHECK(cudaStreamSynchronize(stream));
   *static_cast<volatile uint32_t*>(visit_.late) = 0;
 }
