@@ -34,7 +34,7 @@ constexpr size_t kLibraryBytes = size_t{5} << 20;  // cuBLASLt keeps these once 
 constexpr size_t kStagingBytes = size_t{128} << 20;
 constexpr size_t kLandingBytes = size_t{4} << 20;
 constexpr size_t kPastWeights = 256, kWeightAlignment = 256;
-// At the workspace's end: a team's inbox and packets, Launch::n_done, a team's gathers, then posts to the host.
+// At the workspace's end: a team's inbox and packets; Launch::n_done, a team's gathers, posts to the host.
 constexpr size_t kStateBytes = 1024, kGatherState = 256, kPostState = 512;
 constexpr size_t kLateBytes = 256;    // at the landing's end: who was late for a gather
 constexpr unsigned kMostFetches = 4;  // under way at a time
@@ -56,7 +56,8 @@ class CudaBackend : public Backend {
         nodes_(NumaNodes::of_machine()),
         pinned_(cuda::pinning_driver(device), nodes_) {
     workspace_memory_ = alloc(Place::device, kWorkspaceBytes, "scratch memory");
-    workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes - kStateBytes - kPacketBytes - kInboxBytes);
+    workspace_ =
+        cuda::Workspace(workspace_memory_, kWorkspaceBytes - kStateBytes - kPacketBytes - kInboxBytes);
     n_done_ = static_cast<uint32_t*>(state_at(0));
     device_memory_.take(kLibraryBytes);
     landing_ = alloc_staging(kLandingBytes);

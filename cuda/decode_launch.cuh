@@ -140,7 +140,7 @@ inline DecodeRows tokens_of(DecodeRows rows, int first, int n) {
   return rows;
 }
 
-// The product sends its results, and reads x where it arrives, if the members of a team were told so (inbox.h).
+// The product sends its results, and reads x where it arrives, where these gathers were announced (inbox.h).
 inline DecodeRows by_inbox(DecodeRows rows, const Launch& launch) {
   if (!launch.exchange) return rows;
   Inbox& inbox = launch.exchange->inbox();

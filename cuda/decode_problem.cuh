@@ -54,8 +54,8 @@ struct DecodeRows {
   float* sum = nullptr;            // as y, or null
   const float* factors = nullptr;  // [n_problems] or null
   GateScales scales = {};
-  // In a team (inbox.h): where the first matrix's results go too; whether x, and shared_x, are read where their
-  // values arrive, and who is told when they do not. Rows of x have shares of n_cols / n_members values.
+  // In a team (inbox.h): where the first matrix's results go too; whether x, with shared_x, lies where its
+  // values arrive, and who is told if they do not. Each member sends n_cols / n_members values of a row.
   Mail mail;
   bool is_x_arriving = false;
   Alarm alarm;
@@ -149,8 +149,8 @@ struct Layout {
   bool is_x_aligned;  // rows of x may be read 16 bytes at a time
 };
 
-// How x is read. past_l1: for reads before the wait (dependent.cuh). arriving: in an inbox, where words may be
-// absent; is_aligned.
+// How x is read. past_l1: before the wait (dependent.cuh). arriving: in an inbox, where words may be absent,
+// and aligned.
 enum class Reads { plain, past_l1, arriving };
 
 // Loads eight values of a row of x, four from col on and four kApart further; zeros past its end, which is at
@@ -162,7 +162,7 @@ DSV32_DEVICE void load_x8(const float* x, int col, int n_cols, bool is_aligned, 
     v[half] = {0, 0, 0, 0};
     if (col >= n_cols) continue;
     if constexpr (kReads == Reads::arriving) {
-      const uint4 words = load_words(from);
+      const uint4 words = load_arriving(from);
       v[half] = {__uint_as_float(words.x), __uint_as_float(words.y), __uint_as_float(words.z),
                  __uint_as_float(words.w)};
     } else if constexpr (kReads == Reads::past_l1)

@@ -215,8 +215,8 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
     DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
       const int record = begin + k * n_apart + team, step = step_of(record);
       load_x8<kHalvesApart<kType>, kReads>(tokens.x + (record - step * tokens.n) * rows.x_token_stride,
-                                            col + step * Steps<kType>::kCols,
-                                            record < n_records ? rows.n_cols : 0, layout.is_x_aligned, v[k]);
+                                           col + step * Steps<kType>::kCols,
+                                           record < n_records ? rows.n_cols : 0, layout.is_x_aligned, v[k]);
     }
   };
   [[maybe_unused]] const auto load_norm = [&](int record, float4(&w)[2]) {

@@ -1,7 +1,8 @@
 // Gathers what the members of a team have computed: each writes its part to all, or each row to its owner.
 //
-// A gather that was announced goes by inbox (inbox.cu). Any other is one kernel on each member's stream. The number of the gather lies in device memory, and the
-// kernel itself advances it, so that a recorded kernel can be replayed. There are two ways:
+// A gather that was announced goes by inbox (inbox.cu). Any other is one kernel on each member's stream. Its
+// number lies in device memory, and the kernel itself advances it, so that a recorded kernel can be replayed.
+// There are two ways:
 // - Few words, in decode, go in packets: two words, each with the number beside it. A waiting thread reads a
 //   packet until both numbers are right. So nothing waits for a write to arrive, which takes about 2 us more
 //   between two H100, and far more behind writes to host memory. The packets of even and odd gathers have
@@ -135,9 +136,9 @@ DSV32_DEVICE Turn take_turn(const Work& work, bool is_in_place) {
 }
 
 DSV32_DEVICE uint2 await_packet(const Work& work, const uint4* from, Turn& turn, int member) {
-  uint4 packet = load_words(from);
+  uint4 packet = load_arriving(from);
   for (Patience patience; (packet.y != turn.number || packet.w != turn.number) && !turn.is_late;
-       packet = load_words(from))
+       packet = load_arriving(from))
     turn.is_late = patience.ends(work.alarm, member);
   return {packet.x, packet.z};
 }

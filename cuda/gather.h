@@ -29,8 +29,8 @@ class Exchange {
   static constexpr int64_t kMostPackets = 48 << 10;
   static constexpr size_t kPacketBytes = size_t{2} * kMostMembers * kMostPackets * 16;
 
-  // packets: device memory, [kPacketBytes], zero too. inbox: [Inbox::kBytes], all bits ones. late: pinned host
-  // memory, which all devices can write. A kernel waits for a member for so many seconds.
+  // packets, inbox: device memory, [kPacketBytes] and zero too, [Inbox::kBytes] and all bits ones. late:
+  // pinned host memory, which all devices can write. A kernel waits for a member for so many seconds.
   Exchange(int device, State* state, void* packets, void* inbox, uint32_t* late, double seconds = 10);
 
   // All members call these, each in its own thread; op.member.team brings them together.

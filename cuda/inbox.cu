@@ -1,44 +1,45 @@
 // Few tokens' gathers by inbox: values that are their own flags.
 //
-// A member's product stores each value, when it is made, to its place in every member's inbox (finish_row,
-// sum_uses_kernel). Every word of an inbox is kAbsent until a value arrives. Who needs a vector reads its
-// words until none is absent. So there is no packet, no counter and no fence, and a product's end, the way
-// over the link and the next product's beginning overlap.
+// A member's product stores each value, as soon as it is made, to its place in every member's inbox
+// (finish_row, sum_uses_kernel). Every word there is kAbsent until a value arrives, and who needs a vector
+// reads its words until none is absent. So there is no packet, no counter and no fence; and a product's end,
+// the way over the link and the next product's beginning overlap.
 //
-// An inbox has two regions for what products read, which take turns, and one for what sums read. The gathers
-// of a step go by inboxes all or none (goes_by_inbox()), and then products' and sums' meetings alternate:
+// An inbox has two regions for what products read, which take turns, and one for what sums read. All gathers
+// within a step's layers go by inbox or none (goes_by_inbox()), so the two kinds alternate. In a layer:
 //
-//   P  the heads' outputs     W_UV's product sends         wo's product waits for its x (make_records)
-//   S  wo's rows              wo's product sends           receive_kernel: h += out, and the next norm
-//   P' hidden values          the gated products send      w2's product waits for its x
-//   S  w2's rows              w2's or sum_uses_kernel      receive_kernel
+//   P  the heads' outputs  sent by W_UV's product              read by wo's product (make_records)
+//   S  wo's rows           sent by wo's product                read by receive_kernel: h += out, and its norm
+//   P  hidden values       sent by the gated products          read by w2's product
+//   S  w2's rows           sent by w2's, or sum_uses_kernel    read by receive_kernel
 //
-// A product that does not send, of another kernel, is followed by send_kernel, which sends what it has made;
-// one that cannot wait is preceded by await_kernel. Then its x is memory like any other.
+// Behind a product that does not send, send_kernel sends what it has made. Before one that does not wait,
+// await_kernel waits; its x is then memory like any other. receive_kernel also wipes: each thread the words
+// that it has read, other blocks the words of the P before, whose reader is complete.
 //
-// receive_kernel wipes: each thread the words that it has read, and other blocks the region of the meeting P
-// or P' before, whose consumer is complete by then. Why nobody's value is wiped, or mistaken for another
-// meeting's. Let m and n be members, and all kernels of a member run in the order of its stream; each does its
-// sending, waiting and wiping after wait_for_inputs(), when those before it are complete.
+// Why no value is lost, and none taken for another gather's. A member's kernels send, read and wipe after
+// wait_for_inputs(), when all before them in its stream are complete. n and m are any two members.
 //
-//   Products. n sends for a meeting P to a region of m that m has last used two such meetings before, in O. m
-//   has wiped O's words in the receive_kernel R behind O. Behind R m has sent its part of the next product
-//   meeting P', which lies between O and P. n's sending kernel comes behind n's receive_kernel of the sum after
-//   P', which has waited for m's part of that sum; m sent it behind its part of P', so behind R. So m had
-//   wiped when n sends. The first meetings of a step have those of the step before them, for which the same
-//   holds: every step has both meetings of each layer that goes by inbox, so regions begin with the same turn
-//   and recorded addresses hold for every order of steps. Layers that only store rows have no meetings; the
-//   gathers of other steps and of logits, in between, only add waits.
-//   Sums. n sends for a sum S when its product has waited for all x, or behind that product; x has a part of m
-//   of the product meeting between S and the sum before it. m sent that behind its receive_kernel of that
-//   sum, which has wiped. Every value of the product needs a word of every member, as each has some columns;
-//   blocks of a cluster wait for their columns each, and the one that sends has all blocks' sums.
-//   Words. m reads none again before it has wiped it, and wipes none that has not arrived. m's wipe is in m's
-//   memory when its kernel is complete; n's store reaches that memory only after n has read a word that m has
-//   sent behind it.
+// - n sends to m's words for a P behind its own receive_kernel of the S before. That kernel has read what m
+//   sent for this S, behind m's receive_kernel of the S before that one. And that kernel of m has wiped the
+//   P before it, which had the same region: P1 S1 P2 S2 P3, and S1's kernel wipes P1 before P3 is sent.
+// - n sends to m's words for an S when its product has read all of its x, so also what m sent for the P
+//   before, behind m's receive_kernel of the S before that P, which has wiped the words of S. Each value
+//   needs x of every member, as each has some of its columns. (Blocks of a cluster each read their columns;
+//   the block that sends has the sums of all.)
+// - The wipe is in m's memory when m's kernel is complete, so before m's next kernel sends; n's store leaves
+// n
+//   after n has read what was sent. So m's memory has them in this order.
 //
-// A member that does not come is waited for no longer than alarm().most_nanoseconds; then all are told, nobody
-// waits, and what is computed is invalid until restart(), which wipes all words.
+// The first gathers of a step follow the last ones of an earlier step, or of its recording, in the same way:
+// a step begins with the first region and, having two P in each layer, ends with the second. So regions have
+// fixed addresses in recordings, which may follow each other in any order. What lies between adds no gather
+// by inbox: steps of more tokens or of prompts, layers that only store rows, and the logits. The block for
+// drafts is a layer like others when it guesses. A last S without a norm behind it, before the head, has a
+// receive_kernel without a norm.
+//
+// A member that does not come is waited for no longer than Alarm::most_nanoseconds. Then all are told, nobody
+// waits any more, and what is computed is invalid until Exchange::restart(), which wipes all words.
 #include "cuda/inbox.cuh"
 
 #include <algorithm>
@@ -58,7 +59,9 @@ struct Words {
   uint32_t* words = nullptr;
   int width = 0, n = 0;
 
-  DSV32_DEVICE int member_of(int i, const Alarm& alarm) const { return i % width / (width / alarm.n_members); }
+  DSV32_DEVICE int member_of(int i, const Alarm& alarm) const {
+    return i % width / (width / alarm.n_members);
+  }
 };
 
 // Loads kTogether vectors, n_apart words from each other, again and again until all words up to `end` are
@@ -70,7 +73,7 @@ DSV32_DEVICE void load_arrived(const Words& from, int first, int n_apart, int en
     int absent = -1;
     DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
       const int i = first + k * n_apart;
-      v[k] = i < end ? load_words(from.words + i) : uint4{};
+      v[k] = i < end ? load_arriving(from.words + i) : uint4{};
     }
     DSV32_UNROLL for (int k = 0; k < kTogether; ++k) if (has_absent(v[k])) absent =
         first + k * n_apart + absent_in(v[k]);
@@ -81,17 +84,17 @@ DSV32_DEVICE void load_arrived(const Words& from, int first, int n_apart, int en
 // What a receive_kernel does.
 struct Receive {
   Words from;
-  float* sum;              // [n_rows, width]
-  uint32_t* wiped;         // [n_wiped] of the product meeting before, a multiple of kVector
+  float* sum;       // [n_rows, width]
+  uint32_t* wiped;  // [n_wiped] of the P before, a multiple of kVector
   int n_wiped;
   int n_rows;
   Alarm alarm;
 };
 
-// sum += the words of the inbox, which are wiped; out = the sums' norm, if there is an out. A block has a row,
-// a thread every n_threads-th four values; the blocks behind the rows' wipe. Shared memory: the row's sums.
-// The next kernel may start after the wait for inputs: then what was older than this kernel's input is older
-// for it too (dependent.cuh). Bound by latency.
+// sum += the words of the inbox, which are wiped; out = the sums' norm, if there is an out. A block has a
+// row, a thread every n_threads-th four values; the blocks behind the rows' wipe. Shared memory: the row's
+// sums. The next kernel may start after the wait for inputs: then what was older than this kernel's input is
+// older for it too (dependent.cuh). Bound by latency.
 __global__ void __launch_bounds__(kNormThreads)
     receive_kernel(const __grid_constant__ Receive work, const __grid_constant__ RmsNorm norm) {
   extern __shared__ __align__(16) float row[];
@@ -102,7 +105,8 @@ __global__ void __launch_bounds__(kNormThreads)
             n_apart = kVector * static_cast<int>(blockDim.x);
   if (block >= work.n_rows) {
     const int n_blocks = static_cast<int>(gridDim.x) - work.n_rows;
-    for (int i = (block - work.n_rows) * n_apart + kVector * thread; i < work.n_wiped; i += n_blocks * n_apart)
+    for (int i = (block - work.n_rows) * n_apart + kVector * thread; i < work.n_wiped;
+         i += n_blocks * n_apart)
       *reinterpret_cast<uint4*>(work.wiped + i) = kAllAbsent;
     return;
   }
@@ -162,15 +166,15 @@ bool norms_sum(const Gather& op) {
 void Inbox::announce(const Gather& op, const Alarm& alarm, std::span<uint32_t* const> words) {
   std::ranges::copy(words, of_members_);
   alarm_ = alarm;
-  Meeting& meeting = op.sum ? sum_ : product_;
+  Announced& announced = op.sum ? sum_ : product_;
   const int64_t begin = op.sum ? 2 * kInboxProductWords : turn_ * kInboxProductWords;
   int64_t at = begin;
-  meeting = {};
+  announced = {};
   for (int i = 0; i < 2; ++i) {
     const Gather::Piece& piece = op.pieces[i];
     if (piece.width % std::max(kVector, alarm.n_members) != 0 || piece.is_by_rows)
       fail(ErrorKind::internal, format("an inbox for [%ld, %ld]", piece.n_rows, piece.width));
-    meeting.pieces[i] = {piece.part, piece.whole, piece.n_rows, piece.width, at};
+    announced.pieces[i] = {piece.part, piece.whole, piece.n_rows, piece.width, at};
     at += piece.n_rows * piece.width;
   }
   if (at - begin > (op.sum ? kInboxSumWords : kInboxProductWords))
@@ -179,11 +183,11 @@ void Inbox::announce(const Gather& op, const Alarm& alarm, std::span<uint32_t* c
 }
 
 bool Inbox::is_announced(const Gather& op) const {
-  const Meeting& meeting = meeting_of(op);
-  const Piece& first = meeting.pieces[0];
-  if (first.n() == 0 || first.whole != op.pieces[0].whole || meeting.is_taken) return false;
+  const Announced& announced = announced_as(op);
+  const Piece& first = announced.pieces[0];
+  if (first.n() == 0 || first.whole != op.pieces[0].whole || announced.is_taken) return false;
   for (int i = 0; i < 2; ++i)
-    if (meeting.pieces[i].n_rows != op.pieces[i].n_rows || meeting.pieces[i].width != op.pieces[i].width)
+    if (announced.pieces[i].n_rows != op.pieces[i].n_rows || announced.pieces[i].width != op.pieces[i].width)
       fail(ErrorKind::internal, "a gather is not what was announced");
   return true;
 }
@@ -198,13 +202,13 @@ Mail Inbox::mail_of(const Piece& piece) const {
 }
 
 void Inbox::name_part(const void* whole, const void* part) {
-  if (Piece& piece = product_.pieces[0]; piece.whole == whole) piece.part = part;
+  if (Piece& piece = product_.pieces[0]; piece.n() > 0 && piece.whole == whole) piece.part = part;
 }
 
 Mail Inbox::send_from(const void* part, int64_t problem_stride, int64_t token_stride) {
-  for (Meeting* meeting : {&product_, &sum_})
-    for (Piece& piece : meeting->pieces) {
-      if (!part || piece.part != part || meeting->is_taken) continue;
+  for (Announced* announced : {&product_, &sum_})
+    for (Piece& piece : announced->pieces) {
+      if (piece.n() == 0 || piece.part != part || announced->is_taken) continue;
       const int64_t share = piece.width / alarm_.n_members;
       const auto in_whole = [&](int64_t n) { return n % share == 0 ? n / share * piece.width : n; };
       piece.is_sent = true;
@@ -217,7 +221,7 @@ Mail Inbox::send_from(const void* part, int64_t problem_stride, int64_t token_st
 
 void Inbox::send(const Gather& op, const Launch& launch) {
   for (int i = 0; i < 2; ++i) {
-    const Piece& piece = meeting_of(op).pieces[i];
+    const Piece& piece = announced_as(op).pieces[i];
     const auto n = static_cast<int>(piece.n() / alarm_.n_members);
     if (piece.is_sent || n == 0) continue;
     launch_kernel(send_kernel, {ceil_div(n, kThreads), kThreads}, launch,
@@ -267,8 +271,6 @@ void Inbox::await(const Launch& launch) const {
   launch_kernel(await_kernel, {n_blocks, kThreads}, launch, words[0], words[1], alarm_);
 }
 
-void Inbox::wipe(cudaStream_t stream) const {
-  CUDA_CHECK(cudaMemsetAsync(words_, 0xff, kBytes, stream));
-}
+void Inbox::wipe(cudaStream_t stream) const { CUDA_CHECK(cudaMemsetAsync(words_, 0xff, kBytes, stream)); }
 
 }  // namespace dsv32::cuda

@@ -23,7 +23,7 @@ DSV32_DEVICE void send_words(uint32_t* to, uint4 words) {
                "r"(words.z), "r"(words.w)
                : "memory");
 }
-DSV32_DEVICE uint4 load_words(const void* from) {
+DSV32_DEVICE uint4 load_arriving(const void* from) {
   uint4 words;
   asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)

@@ -40,17 +40,17 @@ class Inbox {
   // See Backend::announce(). words: of all members' inboxes.
   void announce(const Gather& op, const Alarm& alarm, std::span<uint32_t* const> words);
   bool is_announced(const Gather& op) const;
-  // A gather that was announced, in two parts between which the members meet: sends what the products have not
-  // sent; and lets the next product wait for its x, or enqueues what waits for a sum.
+  // A gather that was announced, in two parts, between which the members meet. The first sends what the
+  // products do not send; the second lets the next product wait for its x, or enqueues what waits for a sum.
   void send(const Gather& op, const Launch& launch);
   void take(const Gather& op, const Launch& launch);
   void forget() { product_ = sum_ = {}, turn_ = 0; }  // what was announced
   void wipe(cudaStream_t stream) const;
 
-  // Run_experts' scratch memory, in which it makes the part of this gathered vector.
+  // The part of this gathered vector, of which only its maker knows where it lies.
   void name_part(const void* whole, const void* part);
-  // Where the maker of this part is to send it, by rows: the strides are those in the part. None: `part` was
-  // not announced.
+  // Where the product that makes this part, with these strides, sends its results; the caller sees to it that
+  // it does. No members: the part was not announced.
   Mail send_from(const void* part, int64_t problem_stride, int64_t token_stride);
   // Where values of a gathered vector arrive; null: they lie in their place.
   const float* arrival_of(const float* x) const;
@@ -66,18 +66,18 @@ class Inbox {
     bool is_sent = false;
     int64_t n() const { return n_rows * width; }
   };
-  struct Meeting {
+  struct Announced {
     Piece pieces[2];
     bool is_taken = false;
   };
-  const Meeting& meeting_of(const Gather& op) const { return op.sum ? sum_ : product_; }
+  const Announced& announced_as(const Gather& op) const { return op.sum ? sum_ : product_; }
   Mail mail_of(const Piece& piece) const;
 
   uint32_t* words_;
   uint32_t* of_members_[kMostMembers] = {};
   Alarm alarm_;
-  Meeting product_, sum_;  // announced; of the product's: until its words are wiped
-  int turn_ = 0;           // of the regions for products
+  Announced product_, sum_;  // what a product reads, until its words are wiped; and a sum
+  int turn_ = 0;             // of the regions for products
 };
 
 }  // namespace dsv32::cuda

@@ -152,10 +152,10 @@ class Backend {
   }
   virtual void matmul_gated(const GatedMatmul&) = 0;
   virtual void matmul_heads(const MatmulHeads&) = 0;
-  // What the next products make is the members' parts of this gather, which follows as ever: a backend may let
-  // the products themselves send their results. `part` may be null where it is not known yet. All members
-  // announce alike. A gather with a sum is announced behind one without, and read before the next announcement;
-  // all gathers within the layers of a step are announced, or none (goes_by_inbox()).
+  // The next products make the members' parts of this gather, which itself follows as ever; a backend may let
+  // them send their results at once. `part` may be null where only the maker knows it. Announced gathers
+  // without and with a sum alternate; one of each may be announced at a time, and then follows. All members
+  // announce the same, and of a step all gathers within its layers or none (goes_by_inbox()).
   virtual void announce(const Gather&) {}
   virtual void gather(const Gather&) = 0;
   virtual void add(const Add&) = 0;

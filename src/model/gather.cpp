@@ -4,12 +4,12 @@
 //   attention by tokens               each member has h of some tokens: its own kv and keys, then its own x
 //   MLP, experts, head                each member some rows of every product
 //
-// A member's part of a product has some rows of the matrix, and all columns. Where a step goes by the members'
-// inboxes, gathers are announced before the products that make the parts. A gather writes a buffer on
-// every member: all_o, all_gate, all_hidden, out or the logits, and with attention by tokens kv, index_k, x
-// or h. Gather requires that two gathers which write the same buffer have another one between them. In a
-// layer that only stores rows, two gathers of kv would follow each other; so there every member has h of all
-// tokens, and no kv is gathered.
+// A member's part of a product has some rows of the matrix, and all columns. In steps of few tokens gathers
+// are announced before the products that make the parts. A gather writes a buffer on every member: all_o,
+// all_gate, all_hidden, out or the logits, and with attention by tokens kv, index_k, x or h. Gather requires
+// that two gathers which write the same buffer have another one between them. In a layer that only stores
+// rows, two gathers of kv would follow each other; so there every member has h of all tokens, and no kv is
+// gathered.
 #include "model/stage.h"
 
 namespace dsv32 {
