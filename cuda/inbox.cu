@@ -27,9 +27,8 @@
 //   before, behind m's receive_kernel of the S before that P, which has wiped the words of S. Each value
 //   needs x of every member, as each has some of its columns. (Blocks of a cluster each read their columns;
 //   the block that sends has the sums of all.)
-// - The wipe is in m's memory when m's kernel is complete, so before m's next kernel sends; n's store leaves
-// n
-//   after n has read what was sent. So m's memory has them in this order.
+// - The wipe is in m's memory when m's kernel is complete, so before m's next kernel sends; n stores after
+//   it has read what was sent. So m's memory has them in this order.
 //
 // The first gathers of a step follow the last ones of an earlier step, or of its recording, in the same way:
 // a step begins with the first region and, having two P in each layer, ends with the second. So regions have
