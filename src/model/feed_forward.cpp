@@ -45,8 +45,10 @@ void Stage::route(const Piece& p, const ExpertWeights& w) {
   if (runs_shared_beside())
     op.beside = {w.shared.w1,      w.shared.w3, x(p),       act_.up.data(),
                  act_.gate.data(), n,           step_.role, w.shared.scales.data()};
-  announce(hidden_values(w));
-  announce(sum_of_parts(p, op.beside.w1.data ? act_.part.data() : routed_sum(p.first)));
+  if (!is_alone()) {
+    announce(hidden_values(w));
+    announce(sum_of_parts(p, runs_shared_beside() ? act_.part.data() : routed_sum(p.first)));
+  }
   backend_.route_experts(op);
   observe_ints(p, "experts", act_.experts.data() + first, n_activated);
   observe(p, "expert_weights", act_.expert_weights.data() + first, n_activated);
