@@ -157,8 +157,8 @@ template <int kMats>
 bool launch_part(const DecodeRows& given, const UseRuns& runs, TensorType type, const Beside& beside,
                  const Launch& launch) {
   const DecodeChoice choice = choose_decode(type, given.n_tokens, runs.runs ? runs.most : 0, card().family);
-  const bool have_codes = choice.kernel == DecodeKernel::rows && has_codes(type);
-  const DecodeRows rows = have_codes ? given : arrived(given, launch);
+  const bool may_wait = choice.kernel == DecodeKernel::rows && has_codes(type);
+  const DecodeRows rows = may_wait ? given : arrived(given, launch);
   bool is_beside_done = false;
   switch (choice.kernel) {
     case DecodeKernel::float_rows: launch_float_rows<kMats>(rows, launch); break;

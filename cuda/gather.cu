@@ -408,6 +408,8 @@ Alarm Exchange::know(const Member& member, std::span<const void* const> visits) 
 
 // The others may be at their next gather already: of their visits only addresses are read.
 void Exchange::announce(const Gather& op) {
+  if (op.member.n() > kMostMembers || op.member.is_alone())
+    fail(ErrorKind::internal, format("an inbox of %ld devices", op.member.n()));
   const std::span<const void* const> visits = op.member.team->meet(op.member.number, &visit_);
   uint32_t* words[kMostMembers] = {};
   for (size_t m = 0; m < visits.size(); ++m) words[m] = static_cast<const Visit*>(visits[m])->inbox;

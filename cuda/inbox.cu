@@ -85,8 +85,7 @@ struct Receive {
   Words from;
   float* sum;       // [n_rows, width]
   uint32_t* wiped;  // [n_wiped] of the P before, a multiple of kVector
-  int n_wiped;
-  int n_rows;
+  int n_wiped, n_rows;
   Alarm alarm;
 };
 
@@ -171,7 +170,7 @@ void Inbox::announce(const Gather& op, const Alarm& alarm, std::span<uint32_t* c
   announced = {};
   for (int i = 0; i < 2; ++i) {
     const Gather::Piece& piece = op.pieces[i];
-    if (piece.width % std::max(kVector, alarm.n_members) != 0 || piece.is_by_rows)
+    if (piece.width % alarm.n_members != 0 || piece.width % kVector != 0 || piece.is_by_rows)
       fail(ErrorKind::internal, format("an inbox for [%ld, %ld]", piece.n_rows, piece.width));
     announced.pieces[i] = {piece.part, piece.whole, piece.n_rows, piece.width, at};
     at += piece.n_rows * piece.width;
