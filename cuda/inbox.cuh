@@ -62,19 +62,16 @@ DSV32_DEVICE void report_late(const Alarm& alarm, int member) {
   }
 }
 
-// Has waited long enough for a member, at the n-th of its reads? Then reports it as late, or somebody has
-// reported a member, and nobody is waited for.
+// Has waited long enough for a member, after n reads? Then reports it as late, or somebody has reported one,
+// and nobody is waited for.
 struct Patience {
   uint64_t begin = 0;
   uint32_t n = 0;
 
   DSV32_DEVICE bool ends(const Alarm& alarm, int member) {
     constexpr uint32_t kReadsBetween = 256;  // of the timer
-    if (n++ % kReadsBetween != 0) return false;
-    if (n == 1) {
-      begin = nanoseconds();
-      return false;
-    }
+    if (++n % kReadsBetween != 0) return false;
+    if (n == kReadsBetween) begin = nanoseconds();
     if (*static_cast<const volatile uint32_t*>(alarm.flags[alarm.number]) != 0) return true;
     if (nanoseconds() - begin < alarm.most_nanoseconds) return false;
     report_late(alarm, member);
