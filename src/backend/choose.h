@@ -390,7 +390,7 @@ constexpr int64_t kInboxProductWords = int64_t{128} << 10, kInboxSumWords = int6
 // outputs and the hidden values), the widest of them; and a layer's outputs.
 struct InboxWidths {
   int64_t widest = 0, dim = 0;
-  bool are_even = false;  // all of the first ones are divided by the members, into whole words of 16 bytes
+  bool are_even = false;  // the first ones have equal shares, and are whole words of 16 bytes
 };
 // Whether the gathers within the layers of a step go by the members' inboxes: all of them or none.
 constexpr bool goes_by_inbox(bool is_decode, int64_t n_tokens, int64_t n_members, const InboxWidths& widths) {
