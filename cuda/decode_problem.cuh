@@ -117,10 +117,10 @@ DSV32_DEVICE float sum_units(int n, const Value& value_of) {
   return first + second;
 }
 
-// Writes the result of one row for a token of a problem, from its kMats sums.
+// Writes the result of one row for a token of a problem, from its kMats sums, and returns it.
 template <int kMats>
-DSV32_DEVICE void finish_row(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
-                             const float (&totals)[kMats], int problem, int token, int row) {
+DSV32_DEVICE float finish_row(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
+                              const float (&totals)[kMats], int problem, int token, int row) {
   const int64_t at = problem * rows.y_problem_stride + token * matrix.y_token_stride + row;
   float y = totals[0];
   if constexpr (kMats == 2) {
@@ -132,7 +132,7 @@ DSV32_DEVICE void finish_row(const DecodeRows& rows, const DecodeRows::Matrix& m
   if (rows.plus) y += rows.plus[at];
   matrix.y[at] = y;
   if (rows.sum) rows.sum[at] += y;
-  if (rows.mail.n_members > 0) send_row(rows.mail, problem, token, row, y);
+  return y;
 }
 
 // Parameters that a launch adds to the problem.

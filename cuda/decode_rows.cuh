@@ -276,6 +276,15 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
   }
 }
 
+// As finish_row(), for the block's problem; in a team also sends the result.
+template <int kMats>
+DSV32_DEVICE void finish_and_send(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
+                                  const float (&totals)[kMats], int token, int row) {
+  const auto problem = static_cast<int>(blockIdx.y);
+  const float y = finish_row<kMats>(rows, matrix, totals, problem, token, row);
+  if (rows.mail.n_members > 0) send_row(rows.mail, problem, token, row, y);
+}
+
 // y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. With codes kTiles is 1, and other work (Beside)
 // takes blocks before those of a single problem or after those of several.
 // Grid (blocks, problems, groups of 8 kTiles tokens), persistent over groups of tiles; a warp has 16 rows and
@@ -387,7 +396,7 @@ __global__ void __launch_bounds__(2 * kThreads, 1)
         block_sums[threadIdx.x] = total;
         const float sum[1] = {sum_over_cluster(block_sums + threadIdx.x, layout.n_split)};
         if (blockIdx.x % layout.n_split == 0 && t < tokens.n && row < matrix.n_rows)
-          finish_row<1>(rows, matrix, sum, static_cast<int>(blockIdx.y), tokens.first + t, row);
+          finish_and_send<1>(rows, matrix, sum, tokens.first + t, row);
         continue;
       }
     }
@@ -400,7 +409,7 @@ __global__ void __launch_bounds__(2 * kThreads, 1)
         return partial[(((tile * n_warps_tile + w) * kMats + m) * kBandTile + r) * stride + t];
       });
 
-      finish_row<kMats>(rows, matrix, totals, static_cast<int>(blockIdx.y), tokens.first + t, row);
+      finish_and_send<kMats>(rows, matrix, totals, tokens.first + t, row);
     }
   }
 }

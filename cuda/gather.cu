@@ -1,14 +1,9 @@
 // Gathers what the members of a team have computed: each writes its part to all, or each row to its owner.
 //
-// A gather that was announced goes by inbox (inbox.cu). Any other is one kernel on each member's stream. Its
-// number lies in device memory, and the kernel itself advances it, so that a recorded kernel can be replayed.
-// There are two ways:
-// - Few words, in decode, go in packets: two words, each with the number beside it. A waiting thread reads a
-//   packet until both numbers are right. So nothing waits for a write to arrive, which takes about 2 us more
-//   between two H100, and far more behind writes to host memory. The packets of even and odd gathers have
-//   places of their own.
-// - More words go straight to their place in every member's vector. Then the kernel counts up a counter of
-//   each member, and ends when all members have counted in its own memory.
+// A gather that was announced goes by inbox (inbox.cu): few tokens'. Any other is one kernel on each member's
+// stream, which writes the parts straight to their places in every member's vector, counts up a counter of
+// each member, and ends when all members have counted in its own memory. The number of the gather lies in
+// device memory, and the kernel itself advances it, so that a recorded kernel can be replayed.
 //
 // Why no value is overwritten before it is read: a member sends, or counts, in gather k after its own wait,
 // when all its work before gather k is complete. So a gather after gather k begins when every member has done
@@ -56,9 +51,6 @@ struct Work {
   int number, n_members;
   Rows rows[kMostMembers];                // by member: those that it gets
   Exchange::State* states[kMostMembers];  // by member
-  uint4* packets[kMostMembers];           // by member
-  uint32_t* wholes[2];                    // of this member
-  uint32_t shares[2];                     // words from one member's place in `whole` to the next one's
   const float* whole;                     // [n_sum] of the first piece; sum null: no sum
   float* sum;
   int64_t n_sum;
@@ -100,125 +92,26 @@ DSV32_DEVICE void copy_part(const Work& work, const Part& part) {
   }
 }
 
-// ---- in packets ----
-
-DSV32_DEVICE void send_packet(uint4* to, uint2 words, uint32_t number) {
-  send_words(reinterpret_cast<uint32_t*>(to), {words.x, number, words.y, number});
-}
-
-// Where a member's packets lie in a receiver's memory.
-DSV32_DEVICE uint4* packets_of(uint4* memory, uint32_t number, int member) {
-  return memory + (number % 2 * kMostMembers + member) * Exchange::kMostPackets;
-}
-
-// Even and odd take turns. 0, which stands in packets that nobody has sent, is left out.
-DSV32_DEVICE uint32_t number_after(uint32_t number) { return number == UINT32_MAX ? 2 : number + 1; }
-
-// The numbers of the gather under way, and whether a member was late before.
+// The number of the gather under way, and whether a member was late before.
 struct Turn {
-  uint32_t number, n_in_place;
+  uint32_t number;
   bool is_late;
 };
 
-// One thread of each block reads the numbers, after wait_for_inputs(). The last block to have read them
-// advances them, beside the work.
-DSV32_DEVICE Turn take_turn(const Work& work, bool is_in_place) {
+// One thread of each block reads them, after wait_for_inputs(). The last block to have read the number
+// advances it, beside the work.
+DSV32_DEVICE Turn take_turn(const Work& work) {
   __shared__ Turn turn;
   Exchange::State& own = *work.states[work.number];
   if (threadIdx.x == 0) {
     const volatile Exchange::State& before = own;
-    turn = {number_after(before.n_gathers), before.n_in_place + is_in_place, before.is_late != 0};
+    turn = {before.n_gathers + 1, before.is_late != 0};
   }
   __syncthreads();
   if (threadIdx.x == blockDim.x - 1 && atomicAdd(&own.n_blocks_done, 1) == gridDim.x - 1)
-    own.n_blocks_done = 0, own.n_gathers = turn.number, own.n_in_place = turn.n_in_place;
+    own.n_blocks_done = 0, own.n_gathers = turn.number;
   return turn;
 }
-
-DSV32_DEVICE uint2 await_packet(const Work& work, const uint4* from, Turn& turn, int member) {
-  uint4 packet = load_arriving(from);
-  for (Patience patience; (packet.y != turn.number || packet.w != turn.number) && !turn.is_late;
-       packet = load_arriving(from))
-    turn.is_late = patience.ends(work.alarm, member);
-  return {packet.x, packet.z};
-}
-
-// Sends the packets first, first + n_apart, ... and takes those of the other members; both pieces' are
-// numbered on. take(piece, place, words): words 0 and 1 from `place` on in the piece's vector, of all
-// members.
-template <typename Take>
-DSV32_DEVICE void exchange_packets(const Work& work, Turn& turn, uint32_t first, uint32_t end,
-                                   uint32_t n_apart, const Take& take) {
-  const uint32_t n_first = work.parts[0].n_words / 2;
-  const auto place = [&](int piece, uint32_t i, int member) {
-    const Part& part = work.parts[piece];
-    const uint32_t word = 2 * i, row = word / part.n_row_words;
-    return static_cast<uint32_t>(member) * work.shares[piece] + row * part.row_apart +
-           (word - row * part.n_row_words);
-  };
-  for (uint32_t packet = first; packet < end; packet += n_apart) {
-    const int piece = packet >= n_first;
-    const uint32_t i = packet - (piece ? n_first : 0);
-    const auto* from = static_cast<const uint32_t*>(work.parts[piece].from) + 2 * i;
-    const uint2 words = {__ldcg(from), __ldcg(from + 1)};
-    for (int member = 0; member < work.n_members; ++member)
-      if (member != work.number)
-        send_packet(packets_of(work.packets[member], turn.number, work.number) + packet, words, turn.number);
-    take(piece, place(piece, i, work.number), words);
-  }
-  for (uint32_t packet = first; packet < end; packet += n_apart) {
-    const int piece = packet >= n_first;
-    for (int member = 0; member < work.n_members; ++member) {
-      if (member == work.number) continue;
-      const uint4* from = packets_of(work.packets[work.number], turn.number, member) + packet;
-      take(piece, place(piece, packet - (piece ? n_first : 0), member),
-           await_packet(work, from, turn, member));
-    }
-  }
-}
-
-// Adds two words, as floats, to a sum.
-DSV32_DEVICE float2 add_words(float* sum, uint2 words) {
-  return {sum[0] += __uint_as_float(words.x), sum[1] += __uint_as_float(words.y)};
-}
-
-// See Gather, without a norm. A thread has a packet, or several. The next kernel may start after the wait for
-// inputs: then what was older than this kernel's input is older for it too (dependent.cuh). Bound by latency.
-__global__ void __launch_bounds__(kThreads) gather_packets_kernel(const __grid_constant__ Work work) {
-  wait_for_inputs();
-  let_next_start();
-  Turn turn = take_turn(work, false);
-  const uint32_t n = (work.parts[0].n_words + work.parts[1].n_words) / 2;
-  exchange_packets(work, turn, blockIdx.x * kThreads + threadIdx.x, n, gridDim.x * kThreads,
-                   [&](int piece, uint32_t place, uint2 words) {
-                     if (piece == 0 && work.sum)
-                       add_words(work.sum + place, words);
-                     else
-                       work.wholes[piece][place] = words.x, work.wholes[piece][place + 1] = words.y;
-                   });
-}
-
-// The same for one piece, with a sum and its norm. A block has a row of `whole`, a row of each part; shared
-// memory: the row's sum. Bound by latency.
-__global__ void __launch_bounds__(kNormThreads)
-    gather_norm_kernel(const __grid_constant__ Work work, const __grid_constant__ RmsNorm norm) {
-  extern __shared__ float row[];
-  const NormWeights weights(norm);
-  wait_for_inputs();
-  let_next_start();
-  Turn turn = take_turn(work, false);
-  const uint32_t n_packets = work.parts[0].n_row_words / 2, first = blockIdx.x * n_packets,
-                 begin = blockIdx.x * work.parts[0].row_apart;
-  exchange_packets(work, turn, first + threadIdx.x, first + n_packets, blockDim.x,
-                   [&](int, uint32_t place, uint2 words) {
-                     const float2 sums = add_words(work.sum + place, words);
-                     row[place - begin] = sums.x, row[place - begin + 1] = sums.y;
-                   });
-  __syncthreads();
-  norm_row(norm, weights, row, norm.out + blockIdx.x * norm.out_stride);
-}
-
-// ---- in place ----
 
 // Waits until the member has counted all its blocks up to this gather.
 DSV32_DEVICE void await_member(const Work& work, const Exchange::State& own, int member, uint32_t n_counted) {
@@ -243,11 +136,12 @@ DSV32_DEVICE void add_whole(const Work& work) {
 
 // whole = the parts of all members, on every member; sum += whole. See Gather.
 // All blocks copy and count; the first one waits for the members, and all do where there is a sum. The next
-// kernel may start as in gather_packets_kernel. Bound by the link between the devices.
+// kernel may start after the wait for inputs: then what was older than this kernel's input is older for it
+// too (dependent.cuh). Bound by the link between the devices.
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) gather_kernel(const __grid_constant__ Work work) {
   wait_for_inputs();
   let_next_start();
-  const Turn turn = take_turn(work, true);
+  const Turn turn = take_turn(work);
   const Exchange::State& own = *work.states[work.number];
   DSV32_UNROLL for (int i = 0; i < 2; ++i) {
     const Part& part = work.parts[i];
@@ -259,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) gather_kernel(const __
     add_release(&work.states[thread]->arrived[work.number],
                 blockIdx.x == 0 ? kArrivals - (gridDim.x - 1) : 1);
     if ((blockIdx.x == 0 || work.sum) && !turn.is_late)
-      await_member(work, own, thread, turn.n_in_place * kArrivals);
+      await_member(work, own, thread, turn.number * kArrivals);
   }
   __syncthreads();
   if (work.sum) add_whole(work);
@@ -324,50 +218,10 @@ int64_t most_words(const Work& work) {
   return std::max<int64_t>(int64_t{work.parts[0].n_words} + work.parts[1].n_words, n_sums);
 }
 
-// Whether a piece's parts are equally long on all members, in whole packets.
-bool is_even(const Gather::Piece& piece, int64_t n_members) {
-  const int64_t n_shared = piece.is_by_rows ? piece.n_rows : piece.width;
-  return n_shared % n_members == 0 && (piece.is_by_rows ? piece.width : piece.width / n_members) % 2 == 0;
-}
-
-// The packets of a member's parts; nothing: they do not go in packets. Decided by the shapes alone, so that
-// all members decide alike.
-std::optional<int64_t> packets_in(const Gather& op) {
-  if (op.is_to_owners) return {};
-  int64_t n_words = 0;
-  for (const Gather::Piece& piece : op.pieces) {
-    if (!is_even(piece, op.member.n())) return {};
-    n_words += piece.n_rows * piece.width / op.member.n();
-  }
-  if (n_words / 2 > Exchange::kMostPackets) return {};
-  return n_words / 2;
-}
-
-bool norms_in_packets(const Gather& op, const Launch& launch) {
-  const Gather::Piece& piece = op.pieces[0];
-  const RmsNorm& norm = op.norm;
-  return norm.out && norm.x == op.sum && norm.n_rows == piece.n_rows && norm.width == piece.width &&
-         norm.x_stride == norm.width && !piece.is_by_rows && op.pieces[1].n_rows == 0 &&
-         norm.n_rows <= launch.n_sms && norm.width <= 12 << 10;
-}
-
 void enqueue(const Gather& op, const Work& work, const Launch& launch) {
-  const std::optional<int64_t> n_packets = packets_in(op);
-  RmsNorm norm = op.norm;
-  if (norm.out_stride == 0) norm.out_stride = norm.width;
-  if (n_packets && norms_in_packets(op, launch))
-    return launch_kernel(gather_norm_kernel,
-                         {norm.n_rows, norm_threads(norm.width), norm.width * sizeof(float)}, launch, work,
-                         norm);
-  if (n_packets)
-    launch_kernel(
-        gather_packets_kernel,
-        {std::clamp<int64_t>(ceil_div(*n_packets, kThreads), 1, kBlocksPerSm * launch.n_sms), kThreads},
-        launch, work);
-  else
-    launch_kernel(gather_kernel, {gather_blocks(most_words(work), kThreads, launch.n_sms), kThreads}, launch,
-                  work);
-  if (norm.out) rms_norm(norm, launch);
+  launch_kernel(gather_kernel, {gather_blocks(most_words(work), kThreads, launch.n_sms), kThreads}, launch,
+                work);
+  if (op.norm.out) rms_norm(op.norm, launch);
 }
 
 // Lets `from` access the memory of `to`, if it can. A recording may be under way in this thread.
@@ -386,8 +240,8 @@ void let_one_reach(int from, int to) {
 
 }  // namespace
 
-Exchange::Exchange(int device, State* state, void* packets, void* inbox, uint32_t* late, double seconds)
-    : seconds_(seconds), inbox_(inbox), visit_{device, state, packets, inbox_.words(), late, {}} {
+Exchange::Exchange(int device, State* state, void* inbox, uint32_t* late, double seconds)
+    : seconds_(seconds), inbox_(inbox), visit_{device, state, inbox_.words(), late, {}} {
   *late = 0;
 }
 
@@ -446,20 +300,13 @@ void Exchange::gather(const Gather& op, const Launch& launch) {
   for (int64_t m = 0; m < n_members; ++m) {
     const auto& visit = *static_cast<const Visit*>(visits[static_cast<size_t>(m)]);
     work.states[m] = visit.state;
-    work.packets[m] = static_cast<uint4*>(visit.packets);
     for (int i = 0; i < 2; ++i) {
       void* to = place_of(op.pieces[i], member, visit.op.pieces[i].whole);
       work.parts[i].to[m] = to == op.pieces[i].part ? nullptr : to;
     }
     work.rows[m] = rows_of(op, {member.team, m});
   }
-  for (int i = 0; i < 2; ++i) {
-    work.wholes[i] = static_cast<uint32_t*>(op.pieces[i].whole);
-    work.shares[i] = static_cast<uint32_t>(op.pieces[i].is_by_rows ? work.parts[i].n_words
-                                                                   : op.pieces[i].width / n_members);
-  }
-  if (!packets_in(op))
-    for (Part& part : work.parts) widen(part, n_members);
+  for (Part& part : work.parts) widen(part, n_members);
   set_sum(op, work);
   work.alarm = know(member, visits);
   enqueue(op, work, launch);
@@ -477,7 +324,7 @@ void Exchange::check() const {
              kLateHint);
 }
 
-// Members that were late have not counted alike, so all numbers begin anew, and packets with old ones go.
+// Members that were late have not counted alike, so all numbers begin anew, and what lies in inboxes goes.
 void Exchange::restart(cudaStream_t stream) {
   const int device = visit_.device;
   CUDA_CHECK(cudaSetDevice(device));
@@ -489,7 +336,6 @@ void Exchange::restart(cudaStream_t stream) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   CUDA_CHECK(cudaMemsetAsync(visit_.state, 0, sizeof(State), stream));
-  CUDA_CHECK(cudaMemsetAsync(visit_.packets, 0, kPacketBytes, stream));
   inbox_.wipe(stream);
   CUDA_CHECK(cudaStreamSynchronize(stream));
   *static_cast<volatile uint32_t*>(visit_.late) = 0;

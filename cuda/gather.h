@@ -18,20 +18,15 @@ class Exchange {
  public:
   // In device memory, zero before another member may gather.
   struct State {
-    uint32_t arrived[kMostMembers];  // grows by kArrivals with each gather of that member in place
-    // The number of this device's newest gather, never 0; its gathers in place.
-    uint32_t n_gathers, n_in_place;
-    uint32_t n_blocks_done;  // of the gather under way
-    uint32_t is_late;        // a member did not come: this device waits for nobody until restart()
+    uint32_t arrived[kMostMembers];  // grows by kArrivals with each gather of that member
+    uint32_t n_gathers;              // of this device, but for those by inbox
+    uint32_t n_blocks_done;          // of the gather under way
+    uint32_t is_late;                // a member did not come: this device waits for nobody until restart()
   };
 
-  // A member's packets for another, of an even or an odd gather.
-  static constexpr int64_t kMostPackets = 48 << 10;
-  static constexpr size_t kPacketBytes = size_t{2} * kMostMembers * kMostPackets * 16;
-
-  // packets, inbox: device memory, [kPacketBytes] and zero too, [Inbox::kBytes] and all bits ones. late:
-  // pinned host memory, which all devices can write. A kernel waits for a member for so many seconds.
-  Exchange(int device, State* state, void* packets, void* inbox, uint32_t* late, double seconds = 10);
+  // inbox: device memory, [Inbox::kBytes], all bits ones before another member may gather. late: pinned host
+  // memory, which all devices can write. A kernel waits for a member for so many seconds.
+  Exchange(int device, State* state, void* inbox, uint32_t* late, double seconds = 10);
 
   // All members call these, each in its own thread; op.member.team brings them together.
   void announce(const Gather& op);
@@ -49,7 +44,6 @@ class Exchange {
   struct Visit {
     int device = 0;
     State* state = nullptr;
-    void* packets = nullptr;
     uint32_t *inbox = nullptr, *late = nullptr;
     Gather op;
   };

@@ -2,7 +2,7 @@
 //
 // A member's product stores each value, as soon as it is made, to its place in every member's inbox
 // (finish_row, sum_uses_kernel). Every word there is kAbsent until a value arrives, and who needs a vector
-// reads its words until none is absent. So there is no packet, no counter and no fence; and a product's end,
+// reads its words until none is absent. So there is no counter and no fence; and a product's end,
 // the way over the link and the next product's beginning overlap.
 //
 // An inbox has two regions for what products read, which take turns, and one for what sums read. All gathers

@@ -16,7 +16,7 @@ namespace dsv32 {
 namespace {
 
 constexpr int64_t kDim = 1024, kHeads = 8, kRank = 128, kValue = 64, kInter = 8192, kExperts = 12,
-                  kActivated = 4, kExpertInter = 512, kMost = kFewTokens;
+                  kActivated = 4, kExpertInter = 512, kMost = 7;
 constexpr float kEps = 1e-6f;
 
 struct Types {
@@ -60,13 +60,13 @@ class Side {
   Buffer<float> weight_, h_, x_, out_, part_, o_, all_o_, up_, inner_, all_inner_, logits_, use_weights_;
   Buffer<int32_t> chosen_;
   Buffer<uint8_t> hidden_;
-  DeviceArray<uint32_t> state_{std::vector<uint32_t>(sizeof(State) / sizeof(uint32_t))}, late_{1, true};
+  DeviceArray<uint32_t> late_{1, true};
   TestLaunch test_{size_t{64} << 20};
   cudaGraphExec_t graph_ = nullptr;
   int64_t n_ = 0;  // tokens
 
  public:
-  DeviceArray<uint32_t> packets{std::vector<uint32_t>(cuda::Exchange::kPacketBytes / sizeof(uint32_t))};
+  DeviceArray<uint32_t> state{std::vector<uint32_t>(sizeof(State) / sizeof(uint32_t))};
   DeviceArray<uint32_t> inbox{std::vector<uint32_t>(cuda::Inbox::kBytes / sizeof(uint32_t), UINT32_MAX)};
   cuda::Exchange exchange;
 
@@ -75,8 +75,7 @@ class Side {
         device_(device),
         member_(member),
         memory_(make_cuda_backend(device)),
-        exchange(device, reinterpret_cast<State*>(state_.data()), packets.data(), inbox.data(), late_.data(),
-                 0.2) {
+        exchange(device, reinterpret_cast<State*>(state.data()), inbox.data(), late_.data(), 0.2) {
     Backend& b = *memory_;
     const int64_t first_head = member.begin(kHeads);
     uv_ = place(b, w.uv, 0, kValue, first_head, member.end(kHeads) - first_head);
@@ -247,7 +246,7 @@ struct Scene {
   void record() {
     run([](Side& side, int64_t) { side.record(); });
   }
-  // What one has made after n steps is what both have made. Inboxes are empty, and nothing went by packets.
+  // What one has made after n steps is what both have made. Inboxes are empty, and nothing went another way.
   void check(int n_steps, const std::string& what) {
     for (int i = 0; i < n_steps; ++i) one.step();
     const Floats expected = one.result();
@@ -255,7 +254,7 @@ struct Scene {
       side->exchange.check();
       BOOST_TEST(same_bits(side->result(), expected), what);
       BOOST_TEST(std::ranges::all_of(side->inbox.values(), [](uint32_t word) { return word == UINT32_MAX; }));
-      BOOST_TEST(std::ranges::all_of(side->packets.values(), [](uint32_t word) { return word == 0; }));
+      BOOST_TEST(std::ranges::all_of(side->state.values(), [](uint32_t word) { return word == 0; }));
     }
   }
 };
