@@ -135,10 +135,10 @@ BOOST_AUTO_TEST_CASE(come_in_turns_and_all_of_a_step) {
   shape.n_layers = 4, shape.n_dense_layers = 1;
   write_tiny_model(dir.file("tiny.gguf"), shape);
   const GgufFile file(dir.file("tiny.gguf"));
-  const std::vector<int64_t> steps = {1, 2, 3, 4, 5, 6, 4, 1};  // six of them of few tokens
+  const std::vector<int64_t> steps = {1, 2, 3, 4, 5, 6, 4, 1};
   for (const bool has_block : {false, true}) {
     const ModelArgs args = has_block ? read_model_args(file) : read_model_args(file).without_draft();
-    const int64_t n_gathers = 6 * 4 * args.n_all_layers();
+    const int64_t n_gathers = std::ssize(steps) * 4 * args.n_all_layers();
     const std::vector<float> one = logits_of(file, args, 1, steps, n_gathers);
     for (const int64_t n_members : {2, 4})
       BOOST_TEST(same_bits(logits_of(file, args, n_members, steps, n_gathers), one));
