@@ -28,13 +28,13 @@ namespace {
 
 using cuda::check_cuda;
 
-constexpr size_t kPacketBytes = cuda::Exchange::kPacketBytes;
-constexpr size_t kWorkspaceBytes = (size_t{256} << 20) + kPacketBytes;
+constexpr size_t kInboxBytes = cuda::Inbox::kBytes;
+constexpr size_t kWorkspaceBytes = (size_t{256} << 20) + kInboxBytes;
 constexpr size_t kLibraryBytes = size_t{5} << 20;  // cuBLASLt keeps these once it is loaded: 4.2 MB measured
 constexpr size_t kStagingBytes = size_t{128} << 20;
 constexpr size_t kLandingBytes = size_t{4} << 20;
 constexpr size_t kPastWeights = 256, kWeightAlignment = 256;
-// At the workspace's end: Launch::n_done, a team's gathers, then posts to the host.
+// At the workspace's end: a team's inbox; Launch::n_done, a team's gathers, posts to the host.
 constexpr size_t kStateBytes = 1024, kGatherState = 256, kPostState = 512;
 constexpr size_t kLateBytes = 256;    // at the landing's end: who was late for a gather
 constexpr unsigned kMostFetches = 4;  // under way at a time
@@ -56,13 +56,14 @@ class CudaBackend : public Backend {
         nodes_(NumaNodes::of_machine()),
         pinned_(cuda::pinning_driver(device), nodes_) {
     workspace_memory_ = alloc(Place::device, kWorkspaceBytes, "scratch memory");
-    workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes - kStateBytes - kPacketBytes);
+    workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes - kStateBytes - kInboxBytes);
     n_done_ = static_cast<uint32_t*>(state_at(0));
     device_memory_.take(kLibraryBytes);
     landing_ = alloc_staging(kLandingBytes);
     void* late = static_cast<uint8_t*>(landing_) + kLandingBytes - kLateBytes;
     exchange_.emplace(device, static_cast<cuda::Exchange::State*>(state_at(kGatherState)),
-                      static_cast<uint8_t*>(state_at(0)) - kPacketBytes, static_cast<uint32_t*>(late));
+                      static_cast<uint8_t*>(state_at(0)) - kInboxBytes, static_cast<uint32_t*>(late));
+    exchange_->inbox().wipe(stream_);
     CUDA_CHECK(cudaStreamSynchronize(stream_));  // from now on other devices may count in the state
     staging_ = alloc_staging(kStagingBytes);
   }
@@ -262,6 +263,7 @@ class CudaBackend : public Backend {
     op.role == Role::decode ? cuda::matmul_heads_decode(op, launch())
                             : cuda::matmul_heads_prefill(op, launch(), op.x == rounded_);
   }
+  void announce(const Gather& op) override { exchange_->announce(op); }
   void gather(const Gather& op) override {
     const cuda::Launch here = launch();
     if (std::exchange(is_saving_, false)) saved_.hold(stream_);
@@ -384,7 +386,10 @@ class CudaBackend : public Backend {
   bool is_fetching() const { return n_joined_ != n_fetches_; }
 
   // Forgets what operations leave for later ones of their step.
-  void forget_step() { n_joined_ = n_fetches_, has_fetched_ = is_x_older_ = false, rounded_ = nullptr; }
+  void forget_step() {
+    n_joined_ = n_fetches_, has_fetched_ = is_x_older_ = false, rounded_ = nullptr;
+    exchange_->inbox().forget();
+  }
 
   // On the side stream, behind all work enqueued so far. `done` is recorded behind the copies.
   void copy_beside(std::span<const RowCopy> copies, cudaMemcpyKind kind, const cuda::Event& done) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/decode_rows.cuh"
+#include "cuda/gather.h"
 
 namespace dsv32::cuda::decode {
 
@@ -37,6 +38,8 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
                                 beside.n_jobs > 0 ? static_cast<int>(kMostBesideBytes) : 0);
   const int n_grid_x = layout.n_front_blocks + n_x_blocks * layout.n_split;
   const int64_t n_rest_problems = ceil_div(beside.n_jobs - layout.n_front_blocks, n_grid_x);
+  if (const auto& first = rows.matrices[0]; launch.exchange)
+    rows.mail = launch.exchange->inbox().send_from(first.y, rows.y_problem_stride, first.y_token_stride);
   launch_kernel(kernel,
                 {{n_grid_x, rows.n_problems + n_rest_problems, n_token_groups},
                  n_teams * kThreads,
@@ -79,17 +82,25 @@ void launch_halves(const DecodeRows& rows, int width, const Launch& launch) {
       launch, rows);
 }
 
+// The product when all of its x has arrived, so that any kernel may read it.
+inline DecodeRows arrived(DecodeRows rows, const Launch& launch) {
+  if (std::exchange(rows.is_x_arriving, false)) launch.exchange->inbox().await(launch);
+  return rows;
+}
+
 // Weights with codes times up to kGroupTokens tokens. Returns whether the work in `beside` was launched too.
 // Where x does not fit a block, decode_columns.cu makes the product; with x_norm nothing is done.
 template <TensorType kType, int kMats>
-bool launch_codes(const DecodeRows& rows, const Beside& beside, const Launch& launch) {
-  const Layout layout = layout_of<kType>(rows, kMats);
+bool launch_codes(const DecodeRows& given, const Beside& beside, const Launch& launch) {
+  const Layout layout = layout_of<kType>(given, kMats);
+  const bool can_wait = kMats == 1 && given.in_bands && layout.is_x_aligned;
+  const DecodeRows rows = can_wait ? given : arrived(given, launch);
   const bool has_room = layout.n_split == 1 && rows.in_bands;  // blocks of other work are in no cluster
   const Beside& added = has_room ? beside : Beside{};
   if (rows.in_bands ? launch_rows<kType, kMats, 1, true>(rows, layout, added, launch)
                     : launch_rows<kType, kMats, 1, false>(rows, layout, added, launch))
     return has_room;
-  if (!rows.x_norm) multiply_columns(rows, {}, kMats == 2, rows.n_tokens, kType, launch);
+  if (!rows.x_norm) multiply_columns(arrived(rows, launch), {}, kMats == 2, rows.n_tokens, kType, launch);
   return false;
 }
 
@@ -131,11 +142,23 @@ inline DecodeRows tokens_of(DecodeRows rows, int first, int n) {
   return rows;
 }
 
+// The product reads x where it arrives, if the gather that brings it was announced (inbox.h).
+inline DecodeRows by_inbox(DecodeRows rows, const Launch& launch) {
+  if (!launch.exchange) return rows;
+  const Inbox& inbox = launch.exchange->inbox();
+  for (const float** x : {&rows.x, &rows.shared_x})
+    if (const float* arrival = inbox.arrival_of(*x)) *x = arrival, rows.is_x_arriving = true;
+  rows.alarm = inbox.alarm();
+  return rows;
+}
+
 // As launch_any(), for tokens that fit the scratch memory.
 template <int kMats>
-bool launch_part(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Beside& beside,
+bool launch_part(const DecodeRows& given, const UseRuns& runs, TensorType type, const Beside& beside,
                  const Launch& launch) {
-  const DecodeChoice choice = choose_decode(type, rows.n_tokens, runs.runs ? runs.most : 0, card().family);
+  const DecodeChoice choice = choose_decode(type, given.n_tokens, runs.runs ? runs.most : 0, card().family);
+  const bool may_wait = choice.kernel == DecodeKernel::rows && has_codes(type);
+  const DecodeRows rows = may_wait ? given : arrived(given, launch);
   bool is_beside_done = false;
   switch (choice.kernel) {
     case DecodeKernel::float_rows: launch_float_rows<kMats>(rows, launch); break;

@@ -4,6 +4,7 @@
 #include <climits>
 
 #include "cuda/decode_any.cuh"
+#include "cuda/inbox.cuh"
 
 namespace dsv32::cuda {
 
@@ -53,6 +54,11 @@ struct DecodeRows {
   float* sum = nullptr;            // as y, or null
   const float* factors = nullptr;  // [n_problems] or null
   GateScales scales = {};
+  // In a team (inbox.h): where the first matrix's results go too; whether x, with shared_x, lies where its
+  // values arrive, and who is told if they do not. Each member sends n_cols / n_members values of a row.
+  Mail mail;
+  bool is_x_arriving = false;
+  Alarm alarm;
 };
 
 // The product of any type and number of tokens. Runs, for types with codes, group the problems by matrix.
@@ -111,10 +117,10 @@ DSV32_DEVICE float sum_units(int n, const Value& value_of) {
   return first + second;
 }
 
-// Writes the result of one row for a token of a problem, from its kMats sums.
+// Writes the result of one row for a token of a problem, from its kMats sums, and returns it.
 template <int kMats>
-DSV32_DEVICE void finish_row(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
-                             const float (&totals)[kMats], int problem, int token, int row) {
+DSV32_DEVICE float finish_row(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
+                              const float (&totals)[kMats], int problem, int token, int row) {
   const int64_t at = problem * rows.y_problem_stride + token * matrix.y_token_stride + row;
   float y = totals[0];
   if constexpr (kMats == 2) {
@@ -126,6 +132,7 @@ DSV32_DEVICE void finish_row(const DecodeRows& rows, const DecodeRows::Matrix& m
   if (rows.plus) y += rows.plus[at];
   matrix.y[at] = y;
   if (rows.sum) rows.sum[at] += y;
+  return y;
 }
 
 // Parameters that a launch adds to the problem.
@@ -142,15 +149,23 @@ struct Layout {
   bool is_x_aligned;  // rows of x may be read 16 bytes at a time
 };
 
+// How x is read. past_l1: before the wait (dependent.cuh). arriving: in an inbox, where words may be absent,
+// and aligned.
+enum class Reads { plain, past_l1, arriving };
+
 // Loads eight values of a row of x, four from col on and four kApart further; zeros past its end, which is at
-// a multiple of 32 values. kPastL1: bypasses L1, for reads before the wait (dependent.cuh).
-template <int kApart, bool kPastL1 = false>
+// a multiple of 32 values.
+template <int kApart, Reads kReads = Reads::plain>
 DSV32_DEVICE void load_x8(const float* x, int col, int n_cols, bool is_aligned, float4 (&v)[2]) {
   DSV32_UNROLL for (int half = 0; half < 2; ++half) {
     const float* from = x + col + kApart * half;
     v[half] = {0, 0, 0, 0};
     if (col >= n_cols) continue;
-    if constexpr (kPastL1)
+    if constexpr (kReads == Reads::arriving) {
+      const uint4 words = load_arriving(from);
+      v[half] = {__uint_as_float(words.x), __uint_as_float(words.y), __uint_as_float(words.z),
+                 __uint_as_float(words.w)};
+    } else if constexpr (kReads == Reads::past_l1)
       v[half] = is_aligned ? __ldcg(reinterpret_cast<const float4*>(from))
                            : float4{__ldcg(from), __ldcg(from + 1), __ldcg(from + 2), __ldcg(from + 3)};
     else

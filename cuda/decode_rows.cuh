@@ -199,8 +199,8 @@ DSV32_DEVICE void multiply_x8(float4 (&v)[2], float factor, const float4 (&w)[2]
 }
 
 // Rounds a block's x to records [n_steps, tokens.n] of a type with codes, from step first_step on. kNorms: x
-// of at most kFewTokens tokens may have to be normed.
-template <TensorType kType, bool kNorms, bool kPastL1>
+// of at most kFewTokens tokens may have to be normed. Reads::arriving: waits for the values.
+template <TensorType kType, bool kNorms, Reads kReads>
 __device__ inline void make_records(const DecodeRows& rows, const Layout& layout, const BlockTokens& tokens,
                                     int first_step, uint8_t* to) {
   using X = Record<kType>;
@@ -214,14 +214,23 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
   const auto load = [&](int begin, float4(&v)[kTogether][2]) {
     DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
       const int record = begin + k * n_apart + team, step = step_of(record);
-      load_x8<kHalvesApart<kType>, kPastL1>(tokens.x + (record - step * tokens.n) * rows.x_token_stride,
-                                            col + step * Steps<kType>::kCols,
-                                            record < n_records ? rows.n_cols : 0, layout.is_x_aligned, v[k]);
+      load_x8<kHalvesApart<kType>, kReads>(tokens.x + (record - step * tokens.n) * rows.x_token_stride,
+                                           col + step * Steps<kType>::kCols,
+                                           record < n_records ? rows.n_cols : 0, layout.is_x_aligned, v[k]);
     }
   };
   [[maybe_unused]] const auto load_norm = [&](int record, float4(&w)[2]) {
     load_x8<kHalvesApart<kType>>(rows.x_norm, col + step_of(record) * Steps<kType>::kCols,
                                  record < n_records ? rows.n_cols : 0, layout.is_x_aligned, w);
+  };
+  // A column of these that has not arrived, or -1.
+  [[maybe_unused]] const auto find_absent = [&](int begin, const float4(&v)[kTogether][2]) {
+    int absent = -1;
+    DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
+      DSV32_UNROLL for (int half = 0; half < 2; ++half) if (has_absent(v[k][half])) absent =
+          col + step_of(begin + k * n_apart + team) * Steps<kType>::kCols + kHalvesApart<kType> * half;
+    }
+    return absent;
   };
   float factors[kMostNormed] = {};
   float4 first_weights[2] = {};  // loaded while the factors are computed
@@ -250,6 +259,13 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
   DSV32_NO_UNROLL for (int begin = 0; begin + first_of_warp < n_records; begin += kTogether * n_apart) {
     float4 v[kTogether][2];
     load(begin, v);
+    if constexpr (kReads == Reads::arriving) {
+      Patience patience;
+      for (int absent = find_absent(begin, v);
+           absent >= 0 && !patience.ends(rows.alarm, absent / (rows.n_cols / rows.alarm.n_members));
+           absent = find_absent(begin, v))
+        load(begin, v);
+    }
     DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
       const int record = begin + k * n_apart + team;
       if (k % 2 == 0 && record - team + first_of_warp >= n_records) break;  // the whole warp
@@ -258,6 +274,15 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
       make_record<kType>(v[k], to + record * X::kBytes, record < n_records);
     }
   }
+}
+
+// As finish_row(), for the block's problem; in a team also sends the result.
+template <int kMats>
+DSV32_DEVICE void finish_and_send(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
+                                  const float (&totals)[kMats], int token, int row) {
+  const auto problem = static_cast<int>(blockIdx.y);
+  const float y = finish_row<kMats>(rows, matrix, totals, problem, token, row);
+  if (rows.mail.n_members > 0) send_row(rows.mail, problem, token, row, y);
 }
 
 // y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. With codes kTiles is 1, and other work (Beside)
@@ -294,8 +319,9 @@ __global__ void __launch_bounds__(2 * kThreads, 1)
   const bool is_chosen = rows.mats && !rows.is_known;
   if constexpr (kMats == 2 && kInBands)
     if (is_chosen && rows.is_x_older)
-      make_records<kType, false, true>(rows, layout, BlockTokens(rows, kGroupTokens), share.first_of_block,
-                                       shared + n_teams * Sizes::ring(layout.n_slots));
+      make_records<kType, false, Reads::past_l1>(rows, layout, BlockTokens(rows, kGroupTokens),
+                                                 share.first_of_block,
+                                                 shared + n_teams * Sizes::ring(layout.n_slots));
   if (is_chosen) wait_for_inputs();
   if (!rows.lets_next_late) let_next_start();
   fill_grid<kType>(grid);
@@ -316,8 +342,13 @@ __global__ void __launch_bounds__(2 * kThreads, 1)
   LaneXOf<kType> lane_x;
   int n_x_bytes = 0;  // of a step
   if constexpr (!kIsFloat<kType>) {
-    if (!(kMats == 2 && kInBands && is_chosen && rows.is_x_older))
-      make_records<kType, kMats == 1 && kInBands, false>(rows, layout, tokens, share.first_of_block, x);
+    constexpr bool kIsOneInBands = kMats == 1 && kInBands;
+    if (kIsOneInBands && rows.is_x_arriving) {
+      if constexpr (kIsOneInBands)
+        make_records<kType, false, Reads::arriving>(rows, layout, tokens, share.first_of_block, x);
+    } else if (!(kMats == 2 && kInBands && is_chosen && rows.is_x_older)) {
+      make_records<kType, kIsOneInBands, Reads::plain>(rows, layout, tokens, share.first_of_block, x);
+    }
     __syncthreads();
     lane_x = decltype(lane_x)::template of<kType>(x, lane, tokens.n - 1),
     n_x_bytes = tokens.n * Record<kType>::kBytes;
@@ -365,7 +396,7 @@ __global__ void __launch_bounds__(2 * kThreads, 1)
         block_sums[threadIdx.x] = total;
         const float sum[1] = {sum_over_cluster(block_sums + threadIdx.x, layout.n_split)};
         if (blockIdx.x % layout.n_split == 0 && t < tokens.n && row < matrix.n_rows)
-          finish_row<1>(rows, matrix, sum, static_cast<int>(blockIdx.y), tokens.first + t, row);
+          finish_and_send<1>(rows, matrix, sum, tokens.first + t, row);
         continue;
       }
     }
@@ -378,7 +409,7 @@ __global__ void __launch_bounds__(2 * kThreads, 1)
         return partial[(((tile * n_warps_tile + w) * kMats + m) * kBandTile + r) * stride + t];
       });
 
-      finish_row<kMats>(rows, matrix, totals, static_cast<int>(blockIdx.y), tokens.first + t, row);
+      finish_and_send<kMats>(rows, matrix, totals, tokens.first + t, row);
     }
   }
 }

@@ -7,7 +7,7 @@
 // expert's first product, and the shared expert's second product is one more problem of the chosen experts'.
 //
 // A member of a team makes its share of all hidden values, the members gather these, and each makes its share
-// of the outputs.
+// of the outputs. Few tokens' products send their results themselves (inbox.h), as sum_uses_kernel does.
 #include "cuda/decode_launch.cuh"
 
 namespace dsv32::cuda {
@@ -69,9 +69,10 @@ __global__ void __launch_bounds__(kSortThreads)
 
 // y[t] = sum over k of x[t, k], in ascending order. has_last: there is one more x of each token, the shared
 // expert's, behind all others: y = that x + the sum; and h += y, if there is an h.
-// A thread has four values; grid (columns, tokens). x [n_tokens, n_each, width], width a multiple of 4. Bound
-// by bytes.
-__global__ void sum_uses_kernel(const float4* x, float4* y, float4* h, bool has_last, int n_each, int width) {
+// A thread has four values, which it may send; grid (columns, tokens). x [n_tokens, n_each, width], width a
+// multiple of 4. Bound by bytes.
+__global__ void sum_uses_kernel(const float4* x, float4* y, float4* h, bool has_last, int n_each, int width,
+                                const __grid_constant__ Mail mail) {
   let_next_start();
   wait_for_inputs();
   const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -88,6 +89,9 @@ __global__ void sum_uses_kernel(const float4* x, float4* y, float4* h, bool has_
   if (has_last) sum = {last.x + sum.x, last.y + sum.y, last.z + sum.z, last.w + sum.w};
   if (h) h[at] = {before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w};
   y[at] = sum;
+  const uint4 words = {word_of(sum.x), word_of(sum.y), word_of(sum.z), word_of(sum.w)};
+  for (int member = 0; member < mail.n_members; ++member)
+    send_words(mail.to[member] + token * mail.token_stride + 4 * column, words);
 }
 
 bool is_one_product(const WeightMatrix& w1, const WeightMatrix& w3) {
@@ -126,7 +130,7 @@ void run_gate_up(const RunExperts& op, const UseRuns& runs, bool is_x_older, flo
   if (is_one_product(op.w1, op.w3)) {
     rows.gate_offset = op.w3.data - op.w1.data;
     rows.factors = op.weights, rows.scales = {op.scales, op.experts}, rows.is_x_older = is_x_older;
-    decode::launch_any<2>(rows, runs, op.w1.type, launch);
+    decode::launch_any<2>(decode::by_inbox(rows, launch), runs, op.w1.type, launch);
     return;
   }
   const int64_t n_values = op.n_tokens * op.n_activated * op.w1.n_rows;
@@ -171,7 +175,7 @@ void run_down(const RunExperts& op, const UseRuns& runs, const float* x, float* 
     ++rows.n_problems, rows.shared_weights = op.shared.weight.data, rows.shared_x = op.shared.x,
                        rows.n_shared_tokens = static_cast<int>(op.n_tokens),
                        rows.x_token_stride = op.shared.x_stride;
-  decode_rows(rows, runs, op.w2.type, launch);
+  decode_rows(decode::by_inbox(rows, launch), runs, op.w2.type, launch);
 }
 
 // Replaces the member's part of the shared expert's hidden values by where all will be; returns the piece of
@@ -208,6 +212,7 @@ void run_together(const RunExperts& op, const Gather::Piece& beside, bool is_x_o
   const bool are_sorted = choose_run(op.n_tokens, op.w1.n_mats, have_codes, card().family) > 0;
   const UseRuns runs = are_sorted ? sort_uses(op, 0, launch).runs_of(0) : UseRuns{};
   float* h = launch.workspace->take<float>(n_uses * op.w1.n_rows);
+  if (launch.exchange) launch.exchange->inbox().name_part(op.hidden, h);
   float* y = launch.workspace->take<float>((n_uses + (is_joined(op) ? op.n_tokens : 0)) * op.w2.n_rows);
   Workspace scratch = *launch.workspace;
   run_gate_up(op, runs, is_x_older, h, launch.with(scratch));
@@ -217,7 +222,7 @@ void run_together(const RunExperts& op, const Gather::Piece& beside, bool is_x_o
 
 // The shared expert's w2 by itself, with sums divided as in the chosen experts' product.
 void run_shared(const RunExperts& op, const Launch& launch) {
-  DecodeRows rows = decode::rows_of(op.shared);
+  DecodeRows rows = decode::by_inbox(decode::rows_of(op.shared), launch);
   if (is_like_chosen(op)) rows.n_problems_token = static_cast<int>(op.n_activated);
   decode_rows(rows, {}, op.shared.weight.type, launch);
 }
@@ -226,7 +231,7 @@ void run_shared(const RunExperts& op, const Launch& launch) {
 
 void matmul_gated_decode(const GatedMatmul& op, const Launch& launch) {
   if (!is_one_product(op.w1, op.w3)) return matmul_gated_apart(op, launch);  // same order of sums
-  decode::launch_any<2>(rows_of_gated(op), {}, op.w1.type, launch);
+  decode::launch_any<2>(decode::by_inbox(rows_of_gated(op), launch), {}, op.w1.type, launch);
 }
 
 UseRounds sort_uses(const RunExperts& op, int64_t n_together, const Launch& launch) {
@@ -255,9 +260,11 @@ void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, con
 void sum_uses(const RunExperts& op, const float* y, const Launch& launch) {
   const auto width = static_cast<int>(op.w2.n_rows / 4);
   const bool adds = is_joined(op);
+  float* to = adds ? op.shared.y : op.y;
+  const Mail mail = launch.exchange ? launch.exchange->inbox().send_from(to, 0, op.w2.n_rows) : Mail{};
   launch_kernel(sum_uses_kernel, {{ceil_div(width, decode::kThreads), op.n_tokens}, decode::kThreads}, launch,
-                reinterpret_cast<const float4*>(y), reinterpret_cast<float4*>(adds ? op.shared.y : op.y),
-                reinterpret_cast<float4*>(adds ? op.shared.sum : nullptr), adds, op.n_activated, width);
+                reinterpret_cast<const float4*>(y), reinterpret_cast<float4*>(to),
+                reinterpret_cast<float4*>(adds ? op.shared.sum : nullptr), adds, op.n_activated, width, mail);
 }
 
 bool route_experts_decode(const RouteExperts& op, const Launch& launch) {
@@ -270,7 +277,7 @@ bool route_experts_decode(const RouteExperts& op, const Launch& launch) {
     Beside router = decode::beside_of(decode::rows_of(op.gate));
     router.route = op, router.n_done = launch.n_done, router.n_row_jobs = router.n_jobs;
     router.n_jobs += static_cast<int>(op.n_tokens) - 1;
-    DecodeRows rows = rows_of_gated(beside);
+    DecodeRows rows = decode::by_inbox(rows_of_gated(beside), launch);
     rows.lets_next_late = true;
     if (decode::launch_any<2>(rows, {}, beside.w1.type, launch, router)) return true;
   }

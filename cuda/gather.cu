@@ -1,13 +1,9 @@
 // Gathers what the members of a team have computed: each writes its part to all, or each row to its owner.
 //
-// A gather is one kernel on each member's stream. The number of the gather lies in device memory, and the
-// kernel itself advances it, so that a recorded kernel can be replayed. There are two ways:
-// - Few words, in decode, go in packets: two words, each with the number beside it. A waiting thread reads a
-//   packet until both numbers are right. So nothing waits for a write to arrive, which takes about 2 us more
-//   between two H100, and far more behind writes to host memory. The packets of even and odd gathers have
-//   places of their own.
-// - More words go straight to their place in every member's vector. Then the kernel counts up a counter of
-//   each member, and ends when all members have counted in its own memory.
+// A gather that was announced goes by inbox (inbox.cu): few tokens'. Any other is one kernel on each member's
+// stream, which writes the parts straight to their places in every member's vector, counts up a counter of
+// each member, and ends when all members have counted in its own memory. The number of the gather lies in
+// device memory, and the kernel itself advances it, so that a recorded kernel can be replayed.
 //
 // Why no value is overwritten before it is read: a member sends, or counts, in gather k after its own wait,
 // when all its work before gather k is complete. So a gather after gather k begins when every member has done
@@ -27,6 +23,7 @@
 #include <utility>
 
 #include "base/stopwatch.h"
+#include "cuda/inbox.cuh"
 #include "cuda/norm_row.cuh"
 
 namespace dsv32::cuda {
@@ -54,23 +51,14 @@ struct Work {
   int number, n_members;
   Rows rows[kMostMembers];                // by member: those that it gets
   Exchange::State* states[kMostMembers];  // by member
-  uint4* packets[kMostMembers];           // by member
-  uint32_t* wholes[2];                    // of this member
-  uint32_t shares[2];                     // words from one member's place in `whole` to the next one's
   const float* whole;                     // [n_sum] of the first piece; sum null: no sum
   float* sum;
   int64_t n_sum;
   bool is_sum_wide;
-  uint32_t* lates[kMostMembers];
-  uint64_t most_nanoseconds;
+  Alarm alarm;
 };
 
 constexpr const char* kLateHint = "another program may keep that GPU busy; nvidia-smi shows it";
-
-// What the hosts are told: `waiter` has waited in vain for `member`. 0 means that nobody has.
-constexpr uint32_t late_code(int waiter, int member) {
-  return static_cast<uint32_t>(1 + waiter * kMostMembers + member);
-}
 
 // Adds to a counter of any device. What this block's threads wrote before the last barrier is visible to who
 // reads the sum.
@@ -104,164 +92,32 @@ DSV32_DEVICE void copy_part(const Work& work, const Part& part) {
   }
 }
 
-// Tells all members' devices and hosts that a member did not come.
-DSV32_DEVICE void report_late(const Work& work, int member) {
-  for (int m = 0; m < work.n_members; ++m) {
-    *static_cast<volatile uint32_t*>(&work.states[m]->is_late) = 1;
-    *static_cast<volatile uint32_t*>(work.lates[m]) = late_code(work.number, member);
-  }
-}
-
-// Has waited long enough for a member, at the n-th of its reads? Then reports it as late.
-struct Patience {
-  uint64_t begin = 0;
-  uint32_t n = 0;
-
-  DSV32_DEVICE bool ends(const Work& work, int member) {
-    constexpr uint32_t kReadsBetween = 1024;  // of the timer
-    if (n++ % kReadsBetween != 0) return false;
-    if (n == 1) begin = nanoseconds();
-    if (nanoseconds() - begin < work.most_nanoseconds) return false;
-    report_late(work, member);
-    return true;
-  }
-};
-
-// ---- in packets ----
-
-DSV32_DEVICE void send_packet(uint4* to, uint2 words, uint32_t number) {
-  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(number),
-               "r"(words.y), "r"(number)
-               : "memory");
-}
-DSV32_DEVICE uint4 load_packet(const uint4* from) {
-  uint4 packet;
-  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(packet.x), "=r"(packet.y), "=r"(packet.z), "=r"(packet.w)
-               : "l"(from)
-               : "memory");
-  return packet;
-}
-
-// Where a member's packets lie in a receiver's memory.
-DSV32_DEVICE uint4* packets_of(uint4* memory, uint32_t number, int member) {
-  return memory + (number % 2 * kMostMembers + member) * Exchange::kMostPackets;
-}
-
-// Even and odd take turns. 0, which stands in packets that nobody has sent, is left out.
-DSV32_DEVICE uint32_t number_after(uint32_t number) { return number == UINT32_MAX ? 2 : number + 1; }
-
-// The numbers of the gather under way, and whether a member was late before.
+// The number of the gather under way, and whether a member was late before.
 struct Turn {
-  uint32_t number, n_in_place;
+  uint32_t number;
   bool is_late;
 };
 
-// One thread of each block reads the numbers, after wait_for_inputs(). The last block to have read them
-// advances them, beside the work.
-DSV32_DEVICE Turn take_turn(const Work& work, bool is_in_place) {
+// One thread of each block reads them, after wait_for_inputs(). The last block to have read the number
+// advances it, beside the work.
+DSV32_DEVICE Turn take_turn(const Work& work) {
   __shared__ Turn turn;
   Exchange::State& own = *work.states[work.number];
   if (threadIdx.x == 0) {
     const volatile Exchange::State& before = own;
-    turn = {number_after(before.n_gathers), before.n_in_place + is_in_place, before.is_late != 0};
+    turn = {before.n_gathers + 1, before.is_late != 0};
   }
   __syncthreads();
   if (threadIdx.x == blockDim.x - 1 && atomicAdd(&own.n_blocks_done, 1) == gridDim.x - 1)
-    own.n_blocks_done = 0, own.n_gathers = turn.number, own.n_in_place = turn.n_in_place;
+    own.n_blocks_done = 0, own.n_gathers = turn.number;
   return turn;
 }
-
-DSV32_DEVICE uint2 await_packet(const Work& work, const uint4* from, Turn& turn, int member) {
-  uint4 packet = load_packet(from);
-  for (Patience patience; (packet.y != turn.number || packet.w != turn.number) && !turn.is_late;
-       packet = load_packet(from))
-    turn.is_late = patience.ends(work, member);
-  return {packet.x, packet.z};
-}
-
-// Sends the packets first, first + n_apart, ... and takes those of the other members; both pieces' are
-// numbered on. take(piece, place, words): words 0 and 1 from `place` on in the piece's vector, of all
-// members.
-template <typename Take>
-DSV32_DEVICE void exchange_packets(const Work& work, Turn& turn, uint32_t first, uint32_t end,
-                                   uint32_t n_apart, const Take& take) {
-  const uint32_t n_first = work.parts[0].n_words / 2;
-  const auto place = [&](int piece, uint32_t i, int member) {
-    const Part& part = work.parts[piece];
-    const uint32_t word = 2 * i, row = word / part.n_row_words;
-    return static_cast<uint32_t>(member) * work.shares[piece] + row * part.row_apart +
-           (word - row * part.n_row_words);
-  };
-  for (uint32_t packet = first; packet < end; packet += n_apart) {
-    const int piece = packet >= n_first;
-    const uint32_t i = packet - (piece ? n_first : 0);
-    const auto* from = static_cast<const uint32_t*>(work.parts[piece].from) + 2 * i;
-    const uint2 words = {__ldcg(from), __ldcg(from + 1)};
-    for (int member = 0; member < work.n_members; ++member)
-      if (member != work.number)
-        send_packet(packets_of(work.packets[member], turn.number, work.number) + packet, words, turn.number);
-    take(piece, place(piece, i, work.number), words);
-  }
-  for (uint32_t packet = first; packet < end; packet += n_apart) {
-    const int piece = packet >= n_first;
-    for (int member = 0; member < work.n_members; ++member) {
-      if (member == work.number) continue;
-      const uint4* from = packets_of(work.packets[work.number], turn.number, member) + packet;
-      take(piece, place(piece, packet - (piece ? n_first : 0), member),
-           await_packet(work, from, turn, member));
-    }
-  }
-}
-
-// Adds two words, as floats, to a sum.
-DSV32_DEVICE float2 add_words(float* sum, uint2 words) {
-  return {sum[0] += __uint_as_float(words.x), sum[1] += __uint_as_float(words.y)};
-}
-
-// See Gather, without a norm. A thread has a packet, or several. The next kernel may start after the wait for
-// inputs: then what was older than this kernel's input is older for it too (dependent.cuh). Bound by latency.
-__global__ void __launch_bounds__(kThreads) gather_packets_kernel(const __grid_constant__ Work work) {
-  wait_for_inputs();
-  let_next_start();
-  Turn turn = take_turn(work, false);
-  const uint32_t n = (work.parts[0].n_words + work.parts[1].n_words) / 2;
-  exchange_packets(work, turn, blockIdx.x * kThreads + threadIdx.x, n, gridDim.x * kThreads,
-                   [&](int piece, uint32_t place, uint2 words) {
-                     if (piece == 0 && work.sum)
-                       add_words(work.sum + place, words);
-                     else
-                       work.wholes[piece][place] = words.x, work.wholes[piece][place + 1] = words.y;
-                   });
-}
-
-// The same for one piece, with a sum and its norm. A block has a row of `whole`, a row of each part; shared
-// memory: the row's sum. Bound by latency.
-__global__ void __launch_bounds__(kNormThreads)
-    gather_norm_kernel(const __grid_constant__ Work work, const __grid_constant__ RmsNorm norm) {
-  extern __shared__ float row[];
-  const NormWeights weights(norm);
-  wait_for_inputs();
-  let_next_start();
-  Turn turn = take_turn(work, false);
-  const uint32_t n_packets = work.parts[0].n_row_words / 2, first = blockIdx.x * n_packets,
-                 begin = blockIdx.x * work.parts[0].row_apart;
-  exchange_packets(work, turn, first + threadIdx.x, first + n_packets, blockDim.x,
-                   [&](int, uint32_t place, uint2 words) {
-                     const float2 sums = add_words(work.sum + place, words);
-                     row[place - begin] = sums.x, row[place - begin + 1] = sums.y;
-                   });
-  __syncthreads();
-  norm_row(norm, weights, row, norm.out + blockIdx.x * norm.out_stride);
-}
-
-// ---- in place ----
 
 // Waits until the member has counted all its blocks up to this gather.
 DSV32_DEVICE void await_member(const Work& work, const Exchange::State& own, int member, uint32_t n_counted) {
   Patience patience;
   while (static_cast<int32_t>(load_acquire_of_all(&own.arrived[member]) - n_counted) < 0)
-    if (patience.ends(work, member)) return;
+    if (patience.ends(work.alarm, member)) return;
 }
 
 // sum += whole
@@ -280,11 +136,12 @@ DSV32_DEVICE void add_whole(const Work& work) {
 
 // whole = the parts of all members, on every member; sum += whole. See Gather.
 // All blocks copy and count; the first one waits for the members, and all do where there is a sum. The next
-// kernel may start as in gather_packets_kernel. Bound by the link between the devices.
+// kernel may start after the wait for inputs: then what was older than this kernel's input is older for it
+// too (dependent.cuh). Bound by the link between the devices.
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) gather_kernel(const __grid_constant__ Work work) {
   wait_for_inputs();
   let_next_start();
-  const Turn turn = take_turn(work, true);
+  const Turn turn = take_turn(work);
   const Exchange::State& own = *work.states[work.number];
   DSV32_UNROLL for (int i = 0; i < 2; ++i) {
     const Part& part = work.parts[i];
@@ -296,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) gather_kernel(const __
     add_release(&work.states[thread]->arrived[work.number],
                 blockIdx.x == 0 ? kArrivals - (gridDim.x - 1) : 1);
     if ((blockIdx.x == 0 || work.sum) && !turn.is_late)
-      await_member(work, own, thread, turn.n_in_place * kArrivals);
+      await_member(work, own, thread, turn.number * kArrivals);
   }
   __syncthreads();
   if (work.sum) add_whole(work);
@@ -361,50 +218,10 @@ int64_t most_words(const Work& work) {
   return std::max<int64_t>(int64_t{work.parts[0].n_words} + work.parts[1].n_words, n_sums);
 }
 
-// Whether a piece's parts are equally long on all members, in whole packets.
-bool is_even(const Gather::Piece& piece, int64_t n_members) {
-  const int64_t n_shared = piece.is_by_rows ? piece.n_rows : piece.width;
-  return n_shared % n_members == 0 && (piece.is_by_rows ? piece.width : piece.width / n_members) % 2 == 0;
-}
-
-// The packets of a member's parts; nothing: they do not go in packets. Decided by the shapes alone, so that
-// all members decide alike.
-std::optional<int64_t> packets_in(const Gather& op) {
-  if (op.is_to_owners) return {};
-  int64_t n_words = 0;
-  for (const Gather::Piece& piece : op.pieces) {
-    if (!is_even(piece, op.member.n())) return {};
-    n_words += piece.n_rows * piece.width / op.member.n();
-  }
-  if (n_words / 2 > Exchange::kMostPackets) return {};
-  return n_words / 2;
-}
-
-bool norms_in_packets(const Gather& op, const Launch& launch) {
-  const Gather::Piece& piece = op.pieces[0];
-  const RmsNorm& norm = op.norm;
-  return norm.out && norm.x == op.sum && norm.n_rows == piece.n_rows && norm.width == piece.width &&
-         norm.x_stride == norm.width && !piece.is_by_rows && op.pieces[1].n_rows == 0 &&
-         norm.n_rows <= launch.n_sms && norm.width <= 12 << 10;
-}
-
 void enqueue(const Gather& op, const Work& work, const Launch& launch) {
-  const std::optional<int64_t> n_packets = packets_in(op);
-  RmsNorm norm = op.norm;
-  if (norm.out_stride == 0) norm.out_stride = norm.width;
-  if (n_packets && norms_in_packets(op, launch))
-    return launch_kernel(gather_norm_kernel,
-                         {norm.n_rows, norm_threads(norm.width), norm.width * sizeof(float)}, launch, work,
-                         norm);
-  if (n_packets)
-    launch_kernel(
-        gather_packets_kernel,
-        {std::clamp<int64_t>(ceil_div(*n_packets, kThreads), 1, kBlocksPerSm * launch.n_sms), kThreads},
-        launch, work);
-  else
-    launch_kernel(gather_kernel, {gather_blocks(most_words(work), kThreads, launch.n_sms), kThreads}, launch,
-                  work);
-  if (norm.out) rms_norm(norm, launch);
+  launch_kernel(gather_kernel, {gather_blocks(most_words(work), kThreads, launch.n_sms), kThreads}, launch,
+                work);
+  if (op.norm.out) rms_norm(op.norm, launch);
 }
 
 // Lets `from` access the memory of `to`, if it can. A recording may be under way in this thread.
@@ -423,9 +240,34 @@ void let_one_reach(int from, int to) {
 
 }  // namespace
 
-Exchange::Exchange(int device, State* state, void* packets, uint32_t* late, double seconds)
-    : seconds_(seconds), visit_{device, state, packets, late, {}} {
+Exchange::Exchange(int device, State* state, void* inbox, uint32_t* late, double seconds)
+    : seconds_(seconds), inbox_(inbox), visit_{device, state, inbox_.words(), late, {}} {
   *late = 0;
+}
+
+// Lets this device reach all members that visit, and returns whom to tell of one that is late.
+Alarm Exchange::know(const Member& member, std::span<const void* const> visits) {
+  Alarm alarm;
+  alarm.number = static_cast<int>(member.number), alarm.n_members = static_cast<int>(visits.size());
+  for (size_t m = 0; m < visits.size(); ++m) {
+    const auto& visit = *static_cast<const Visit*>(visits[m]);
+    devices_[m] = visit.device;
+    alarm.flags[m] = &visit.state->is_late, alarm.lates[m] = visit.late;
+  }
+  alarm.most_nanoseconds = static_cast<uint64_t>(seconds_ * 1e9);
+  let_reach({devices_.data(), visits.size()});
+  CUDA_CHECK(cudaSetDevice(visit_.device));
+  return alarm;
+}
+
+// The others may be at their next gather already: of their visits only addresses are read.
+void Exchange::announce(const Gather& op) {
+  if (op.member.n() > kMostMembers || op.member.is_alone())
+    fail(ErrorKind::internal, format("an inbox of %ld devices", op.member.n()));
+  const std::span<const void* const> visits = op.member.team->meet(op.member.number, &visit_);
+  uint32_t* words[kMostMembers] = {};
+  for (size_t m = 0; m < visits.size(); ++m) words[m] = static_cast<const Visit*>(visits[m])->inbox;
+  inbox_.announce(op, know(op.member, visits), {words, visits.size()});
 }
 
 void Exchange::check_shapes(const Gather& op, std::span<const void* const> visits) const {
@@ -440,6 +282,11 @@ void Exchange::check_shapes(const Gather& op, std::span<const void* const> visit
 
 void Exchange::gather(const Gather& op, const Launch& launch) {
   const Member& member = op.member;
+  if (inbox_.is_announced(op)) {
+    inbox_.send(op, launch);
+    member.team->meet(member.number, nullptr);  // kernels wait only for what is enqueued
+    return inbox_.take(op, launch);
+  }
   const int64_t n_members = member.n();
   if (n_members > kMostMembers) fail(ErrorKind::internal, format("a team of %ld devices", n_members));
   visit_.op = op;
@@ -452,26 +299,16 @@ void Exchange::gather(const Gather& op, const Launch& launch) {
   for (int i = 0; i < 2; ++i) work.parts[i] = part_of(op.pieces[i], member);
   for (int64_t m = 0; m < n_members; ++m) {
     const auto& visit = *static_cast<const Visit*>(visits[static_cast<size_t>(m)]);
-    devices_[static_cast<size_t>(m)] = visit.device;
-    work.states[m] = visit.state, work.lates[m] = visit.late;
-    work.packets[m] = static_cast<uint4*>(visit.packets);
+    work.states[m] = visit.state;
     for (int i = 0; i < 2; ++i) {
       void* to = place_of(op.pieces[i], member, visit.op.pieces[i].whole);
       work.parts[i].to[m] = to == op.pieces[i].part ? nullptr : to;
     }
     work.rows[m] = rows_of(op, {member.team, m});
   }
-  for (int i = 0; i < 2; ++i) {
-    work.wholes[i] = static_cast<uint32_t*>(op.pieces[i].whole);
-    work.shares[i] = static_cast<uint32_t>(op.pieces[i].is_by_rows ? work.parts[i].n_words
-                                                                   : op.pieces[i].width / n_members);
-  }
-  if (!packets_in(op))
-    for (Part& part : work.parts) widen(part, n_members);
+  for (Part& part : work.parts) widen(part, n_members);
   set_sum(op, work);
-  work.most_nanoseconds = static_cast<uint64_t>(seconds_ * 1e9);
-  let_reach({devices_.data(), static_cast<size_t>(n_members)});
-  CUDA_CHECK(cudaSetDevice(visit_.device));
+  work.alarm = know(member, visits);
   enqueue(op, work, launch);
   if (!member.is_alone()) member.team->meet(member.number, nullptr);
 }
@@ -487,7 +324,7 @@ void Exchange::check() const {
              kLateHint);
 }
 
-// Members that were late have not counted alike, so all numbers begin anew, and packets with old ones go.
+// Members that were late have not counted alike, so all numbers begin anew, and what lies in inboxes goes.
 void Exchange::restart(cudaStream_t stream) {
   const int device = visit_.device;
   CUDA_CHECK(cudaSetDevice(device));
@@ -499,7 +336,7 @@ void Exchange::restart(cudaStream_t stream) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   CUDA_CHECK(cudaMemsetAsync(visit_.state, 0, sizeof(State), stream));
-  CUDA_CHECK(cudaMemsetAsync(visit_.packets, 0, kPacketBytes, stream));
+  inbox_.wipe(stream);
   CUDA_CHECK(cudaStreamSynchronize(stream));
   *static_cast<volatile uint32_t*>(visit_.late) = 0;
 }

@@ -1,15 +1,15 @@
 // What the members of a team gather from each other (backend/team.h): each copies its part into the memory of
-// all. gather.cu has the kernel and why it is safe.
+// all. gather.cu has the kernels and why they are safe; few tokens' gathers go by inbox (inbox.h).
 #pragma once
 
 #include <array>
 #include <span>
 
+#include "cuda/inbox.h"
 #include "cuda/kernels.h"
 
 namespace dsv32::cuda {
 
-constexpr int kMostMembers = 8;
 constexpr uint32_t kArrivals =
     kMostGatherBlocks;  // that a member's blocks together add to a counter in one gather
 
@@ -18,23 +18,20 @@ class Exchange {
  public:
   // In device memory, zero before another member may gather.
   struct State {
-    uint32_t arrived[kMostMembers];  // grows by kArrivals with each gather of that member in place
-    // The number of this device's newest gather, never 0; its gathers in place.
-    uint32_t n_gathers, n_in_place;
-    uint32_t n_blocks_done;  // of the gather under way
-    uint32_t is_late;        // a member did not come: this device waits for nobody until restart()
+    uint32_t arrived[kMostMembers];  // grows by kArrivals with each gather of that member
+    uint32_t n_gathers;              // of this device, but for those by inbox
+    uint32_t n_blocks_done;          // of the gather under way
+    uint32_t is_late;                // a member did not come: this device waits for nobody until restart()
   };
 
-  // A member's packets for another, of an even or an odd gather.
-  static constexpr int64_t kMostPackets = 48 << 10;
-  static constexpr size_t kPacketBytes = size_t{2} * kMostMembers * kMostPackets * 16;
+  // inbox: device memory, [Inbox::kBytes], all bits ones before another member may gather. late: pinned host
+  // memory, which all devices can write. A kernel waits for a member for so many seconds.
+  Exchange(int device, State* state, void* inbox, uint32_t* late, double seconds = 10);
 
-  // packets: device memory, [kPacketBytes], zero too. late: pinned host memory, which all devices can write.
-  // A kernel waits for a member for so many seconds.
-  Exchange(int device, State* state, void* packets, uint32_t* late, double seconds = 10);
-
-  // All members call it, each in its own thread; op.member.team brings them together.
+  // All members call these, each in its own thread; op.member.team brings them together.
+  void announce(const Gather& op);
   void gather(const Gather& op, const Launch& launch);
+  Inbox& inbox() { return inbox_; }
   // Throws Error{device} when a member, this one or another, did not come to a gather in time. What any
   // member has computed since then is invalid.
   void check() const;
@@ -47,13 +44,14 @@ class Exchange {
   struct Visit {
     int device = 0;
     State* state = nullptr;
-    void* packets = nullptr;
-    uint32_t* late = nullptr;
+    uint32_t *inbox = nullptr, *late = nullptr;
     Gather op;
   };
   void check_shapes(const Gather& op, std::span<const void* const> visits) const;
+  Alarm know(const Member& member, std::span<const void* const> visits);
 
   const double seconds_;
+  Inbox inbox_;
   Visit visit_;  // of the newest gather
   std::array<int, kMostMembers> devices_ = {};
 };

@@ -57,7 +57,7 @@ void decode_rows(const DecodeRows& rows, const UseRuns& runs, TensorType type, c
 }
 
 void matmul_decode(const Matmul& op, const Launch& launch) {
-  decode_rows(decode::rows_of(op), {}, op.weight.type, launch);
+  decode_rows(decode::by_inbox(decode::rows_of(op), launch), {}, op.weight.type, launch);
 }
 
 // Matrices of one type become one product, with an F32 matrix beside it if there is one. Those of other
@@ -98,7 +98,7 @@ void store_tokens_decode(const StoreTokens& op, const Launch& launch) {
 }
 
 void matmul_heads_decode(const MatmulHeads& op, const Launch& launch) {
-  decode_rows(rows_of_heads(op), {}, op.weight.type, launch);
+  decode_rows(decode::by_inbox(rows_of_heads(op), launch), {}, op.weight.type, launch);
 }
 
 // With few tokens the queries are turned beside the product with W_UK.

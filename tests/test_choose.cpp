@@ -132,6 +132,15 @@ BOOST_AUTO_TEST_CASE(blocks_of_a_launch) {
   BOOST_TEST(gather_blocks(8192, 512, 132) == 16);
   BOOST_TEST(gather_blocks(100000, 512, 132) == 49);
   BOOST_TEST(gather_blocks(10000000, 512, 132) == 264);
+  const InboxWidths v32{18432, 7168, true};
+  BOOST_TEST(goes_by_inbox(true, 7, 8, v32));
+  BOOST_TEST(!goes_by_inbox(true, 8, 8, v32));
+  BOOST_TEST(!goes_by_inbox(false, 1, 8, v32));
+  BOOST_TEST(!goes_by_inbox(true, 1, 1, v32));
+  BOOST_TEST(!goes_by_inbox(true, 1, 2, {18432, 7168, false}));
+  BOOST_TEST(!goes_by_inbox(true, 1, 8, {18432, 7176, true}));
+  BOOST_TEST(!goes_by_inbox(true, 4, 2, {40000, 7168, true}));
+  BOOST_TEST(goes_by_inbox(true, 3, 2, {40000, 7168, true}));
   BOOST_TEST(fetches_in_resolve(4, 16));
   BOOST_TEST(!fetches_in_resolve(5, 16));
   BOOST_TEST(!fetches_in_resolve(4, 15));

@@ -152,6 +152,12 @@ class Backend {
   }
   virtual void matmul_gated(const GatedMatmul&) = 0;
   virtual void matmul_heads(const MatmulHeads&) = 0;
+  // The next products make the members' parts of this gather, which itself follows as ever; a backend may let
+  // them send their results at once. `part` may be null where only the maker knows it; `whole` is for the
+  // products behind the gather alone, as their x. Announced gathers without and with a sum alternate; one of
+  // each may be announced at a time, and then follows. All members announce the same, and of a step all
+  // gathers within its layers or none (goes_by_inbox()).
+  virtual void announce(const Gather&) {}
   virtual void gather(const Gather&) = 0;
   virtual void add(const Add&) = 0;
   // Work enqueued from now on waits for the previous call's copies; this call's copies begin when all work

@@ -383,6 +383,24 @@ constexpr int sample_blocks(int64_t n_tokens, int64_t vocab_size, int n_sms) {
   return fewest;
 }
 
+// An inbox of a device has two regions for what a product reads, and one for what a sum reads (cuda/inbox.h).
+constexpr int64_t kInboxProductWords = int64_t{128} << 10, kInboxSumWords = int64_t{56} << 10;
+
+// The vectors [n_tokens, width] that a team gathers within its layers: those that products read (the heads'
+// outputs and the hidden values), the widest of them; and a layer's outputs.
+struct InboxWidths {
+  int64_t widest = 0, dim = 0;
+  bool are_even = false;  // the first ones have equal shares, and are whole words of 16 bytes
+};
+// Whether the gathers within the layers of a step go by the members' inboxes, all of them or none: where
+// attention is divided by heads.
+constexpr bool goes_by_inbox(bool is_decode, int64_t n_tokens, int64_t n_members, const InboxWidths& widths) {
+  return is_decode && n_members > 1 && widths.are_even &&
+         choose_division(is_decode, n_tokens, n_members) == Division::heads &&
+         widths.dim % (4 * n_members) == 0 && n_tokens * widths.widest <= kInboxProductWords &&
+         n_tokens * widths.dim <= kInboxSumWords;
+}
+
 // The blocks of a gather in place of n_words. The next kernel needs room to start beside a few words'.
 constexpr int kGatherBlocksPerSm = 2, kMostGatherBlocks = 1024;
 constexpr int64_t gather_blocks(int64_t n_words, int n_threads, int n_sms) {

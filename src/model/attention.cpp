@@ -210,10 +210,12 @@ void Stage::attend_selected(const Piece& p, const LayerWeights& w, const CacheVi
 // o = concat_h(W_UV o_c);  h += out = wo o
 Stage::LeftSum Stage::output(const Piece& p, const LayerWeights& w) {
   const int64_t n = p.tokens.n_tokens, heads = p.share.n_heads, rank = args_.kv_lora_rank;
+  const Gather all_o = columns(act_.o.data(), act_.all_o.data(), n, w.wo.n_cols);
+  announce(all_o), announce(sum_of_parts(p, act_.part.data()));
   backend_.matmul_heads(
       {own_heads(p, w.w_uv), act_.o_c.data(), heads * rank, rank, act_.o.data(), n, step_.role});
   if (p.share.division == Division::heads) {
-    gather_columns(act_.o.data(), act_.all_o.data(), n, w.wo.n_cols);
+    backend_.gather(all_o);
     backend_.matmul(product(p, own_rows(w.wo), act_.all_o.data(), act_.part.data()));
     return add_parts(p, act_.part.data(), "attention_out");
   }

@@ -6,9 +6,11 @@ namespace dsv32 {
 // y = w2 (silu(w1 x) * w3 x) (+ plus);  h += y.  x: x() [n, dim] of the piece; y may be x
 Stage::LeftSum Stage::mlp(const Piece& p, const MlpWeights& w, const float* plus, float* y) {
   const int64_t n = p.tokens.n_tokens, n_cols = w.w2.n_cols;
+  const Gather all_gate = columns(act_.gate.data(), act_.all_gate.data(), n, n_cols);
+  announce(all_gate), announce(sum_of_parts(p, act_.part.data()));
   backend_.matmul_gated({w.w1, w.w3, x(p), act_.up.data(), act_.gate.data(), n, step_.role, w.scales.data()});
   if (!is_alone()) {
-    gather_columns(act_.gate.data(), act_.all_gate.data(), n, n_cols);
+    backend_.gather(all_gate);
     backend_.matmul({w.w2, act_.all_gate.data(), n_cols, act_.part.data(), n, step_.role, plus});
     return add_parts(p, act_.part.data(), "ffn_out");
   }
@@ -43,6 +45,10 @@ void Stage::route(const Piece& p, const ExpertWeights& w) {
   if (runs_shared_beside())
     op.beside = {w.shared.w1,      w.shared.w3, x(p),       act_.up.data(),
                  act_.gate.data(), n,           step_.role, w.shared.scales.data()};
+  if (!is_alone()) {
+    announce(hidden_values(w));
+    announce(sum_of_parts(p, runs_shared_beside() ? act_.part.data() : routed_sum(p.first)));
+  }
   backend_.route_experts(op);
   observe_ints(p, "experts", act_.experts.data() + first, n_activated);
   observe(p, "expert_weights", act_.expert_weights.data() + first, n_activated);

@@ -4,11 +4,12 @@
 //   attention by tokens               each member has h of some tokens: its own kv and keys, then its own x
 //   MLP, experts, head                each member some rows of every product
 //
-// A member's part of a product has some rows of the matrix, and all columns. A gather writes a buffer on
-// every member: all_o, all_gate, all_hidden, out or the logits, and with attention by tokens kv, index_k, x
-// or h. Gather requires that two gathers which write the same buffer have another one between them. In a
-// layer that only stores rows, two gathers of kv would follow each other; so there every member has h of all
-// tokens, and no kv is gathered.
+// A member's part of a product has some rows of the matrix, and all columns. In steps of few tokens gathers
+// are announced before the products that make the parts. A gather writes a buffer on every member: all_o,
+// all_gate, all_hidden, out or the logits, and with attention by tokens kv, index_k, x or h. Gather requires
+// that two gathers which write the same buffer have another one between them. In a layer that only stores
+// rows, two gathers of kv would follow each other; so there every member has h of all tokens, and no kv is
+// gathered.
 #include "model/stage.h"
 
 namespace dsv32 {
@@ -26,21 +27,53 @@ WeightMatrix Stage::own_heads(const Piece& p, const WeightMatrix& stack) const {
 }
 
 // whole [n_rows, width] = the members' parts [n_rows, share of width], beside each other
-void Stage::gather_columns(const float* part, float* whole, int64_t n_rows, int64_t width) {
-  backend_.gather({member_, {{part, whole, n_rows, width}, {}}});
+Gather Stage::columns(const float* part, float* whole, int64_t n_rows, int64_t width) const {
+  return {member_, {{part, whole, n_rows, width}, {}}};
 }
 
-// h += out = the members' parts, of the piece's tokens. Who observes sees `out`, which the sum may overwrite.
+// The hidden values of all uses, whose parts run_experts() has, and the shared expert's.
+Gather Stage::hidden_values(const ExpertWeights& w) const {
+  const int64_t n = step_.n_tokens, n_uses = n * args_.n_activated_experts, width = w.routed.w2.n_cols;
+  auto* whole = reinterpret_cast<float*>(act_.all_hidden.data());
+  Gather gather = columns(nullptr, whole, n_uses, width);
+  if (args_.n_shared_experts > 0)
+    gather.pieces[1] = {act_.gate.data(), whole + n_uses * width, n, w.shared.w2.n_cols};
+  return gather;
+}
+
+// h += out = the members' parts, of the piece's tokens
+Gather Stage::sum_of_parts(const Piece& p, const float* part) {
+  Gather gather = columns(part, out(p), p.tokens.n_tokens, args_.dim);
+  gather.sum = h(p), gather.is_to_owners = p.share.is_by_tokens();
+  return gather;
+}
+
+// Whether the gathers of the step's layers are announced. Who observes sees what they gather.
+bool Stage::goes_by_inbox() const {
+  if (is_alone() || observer_) return false;
+  const int64_t all_o = args_.n_heads * args_.v_head_dim,
+                experts = (args_.n_activated_experts + args_.n_shared_experts) * args_.moe_inter_dim;
+  const auto is_even = [&](int64_t width) { return width % member_.n() == 0 && width % 4 == 0; };
+  return dsv32::goes_by_inbox(step_.role == Role::decode, step_.n_tokens, member_.n(),
+                              {std::max({all_o, args_.inter_dim, experts}), args_.dim,
+                               is_even(all_o) && is_even(args_.inter_dim) && is_even(args_.moe_inter_dim)});
+}
+
+// The products that follow may send what they make of this gather.
+void Stage::announce(const Gather& gather) {
+  if (goes_by_inbox()) backend_.announce(gather);
+}
+
+// Adds the members' parts to h, or leaves that. Who observes sees `out`, which the sum may overwrite.
 Stage::LeftSum Stage::add_parts(const Piece& p, const float* part, const char* name) {
   const int64_t n = p.tokens.n_tokens;
-  Gather gather{member_, {{part, out(p), n, args_.dim}, {}}};
+  const Gather gather = sum_of_parts(p, part);
   if (observer_) {
-    backend_.gather(gather);
+    backend_.gather(columns(part, out(p), n, args_.dim));
     observe(p, name, out(p), args_.dim);
     backend_.add({out(p), h(p), n * args_.dim});
     return {};
   }
-  gather.sum = h(p), gather.is_to_owners = p.share.is_by_tokens();
   if (n == step_.n_tokens && !gather.is_to_owners) return gather;
   backend_.gather(gather);
   return {};

@@ -254,7 +254,7 @@ void Stage::run_head(const Vector& norm, const WeightMatrix& head, const LeftSum
   const bool is_share = head.n_rows < args_.vocab_size;  // else each member has all of it
   float* y = is_share ? logit_part_.data() : logits_;
   backend_.matmul({head, act_.out() + (n_before - first) * args_.dim, args_.dim, y, n_logits_, step_.role});
-  if (is_share) gather_columns(y, logits_, n_logits_, args_.vocab_size);
+  if (is_share) backend_.gather(columns(y, logits_, n_logits_, args_.vocab_size));
 }
 
 Stage::BufferTally Stage::buffer_tally() const {

@@ -185,7 +185,11 @@ class Stage {
   bool is_alone() const { return member_.is_alone(); }
   WeightMatrix own_rows(const WeightMatrix& weight) const;
   WeightMatrix own_heads(const Piece& p, const WeightMatrix& stack) const;
-  void gather_columns(const float* part, float* whole, int64_t n_rows, int64_t width);
+  Gather columns(const float* part, float* whole, int64_t n_rows, int64_t width) const;
+  Gather hidden_values(const ExpertWeights& w) const;
+  Gather sum_of_parts(const Piece& p, const float* part);
+  bool goes_by_inbox() const;
+  void announce(const Gather& gather);
   LeftSum add_parts(const Piece& p, const float* part, const char* name);
 
   // attention.cpp

@@ -19,7 +19,9 @@ uint64_t mlp_bytes(const Mlp& mlp) {
 }
 
 LayerBytes layer_bytes(const LayerWeights& layer, const ModelArgs& args) {
-  if (layer.is_dense) return {.core = layer.n_bytes, .divided = mlp_bytes(layer.mlp)};
+  const uint64_t heads =
+      stored_bytes(layer.wq_b) + stored_bytes(layer.w_uk) + stored_bytes(layer.w_uv) + stored_bytes(layer.wo);
+  if (layer.is_dense) return {.core = layer.n_bytes, .divided = mlp_bytes(layer.mlp), .heads = heads};
   const ExpertStacks& routed = layer.experts.routed;
   const uint64_t experts = mlp_bytes(routed);
   const uint64_t one_expert = experts / static_cast<uint64_t>(args.n_routed_experts);
@@ -29,13 +31,15 @@ LayerBytes layer_bytes(const LayerWeights& layer, const ModelArgs& args) {
           .experts_read = one_expert * n_activated,
           .link_read = link_bytes(routed) * n_activated,
           .link_window = link_window_bytes(routed),
-          .divided = mlp_bytes(layer.experts.shared)};
+          .divided = mlp_bytes(layer.experts.shared),
+          .heads = heads};
 }
 
 void add_draft(const Weights& weights, const ModelArgs& args, ModelBytes& bytes) {
   const DraftWeights& draft = weights.draft;
   LayerBytes& layer = bytes.layers.back();
-  layer = {.core = layer.core + layer.experts, .is_draft = true, .divided = layer.divided + layer.experts};
+  layer = {.core = layer.core + layer.experts, .is_draft = true, .divided = layer.divided + layer.experts,
+           .heads = layer.heads};
   const bool has_embed = draft.embed.data != weights.embed.data,
              has_head = draft.head.data != weights.head.data;
   bytes.draft = stored_bytes(draft.eh_proj) + 3 * static_cast<uint64_t>(args.dim) * sizeof(float);

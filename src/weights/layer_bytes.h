@@ -15,7 +15,7 @@ struct SyntheticTypes;
 struct Weights;
 
 struct LayerBytes {
-  uint64_t core = 0;          // attention, indexer, dense or shared MLP, router: read whole
+  uint64_t core = 0;          // attention, indexer, dense or shared MLP, router
   uint64_t experts = 0;       // the routed ones; 0: a dense layer
   uint64_t experts_read = 0;  // of the experts that a token chooses
   uint64_t link_read = 0;     // of these, what crosses the link if the host has the experts
@@ -24,8 +24,11 @@ struct LayerBytes {
   // step without guesses does not read it.
   bool is_draft = false;
   uint64_t divided = 0;  // of `core`, what a team divides (weights/shares.h); experts it divides always
+  // Of `core`, matrices of attention's heads, which each member has whole; and what it does not read of them
+  // in an answer: the other members' heads.
+  uint64_t heads = 0, heads_unread = 0;
 
-  uint64_t core_read() const { return is_draft ? 0 : core; }
+  uint64_t core_read() const { return is_draft ? 0 : core - heads_unread; }
 };
 
 struct ModelBytes {

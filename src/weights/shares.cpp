@@ -29,6 +29,7 @@ ModelBytes share_of(const ModelBytes& whole, int64_t n_members) {
   ModelBytes share = whole;
   for (LayerBytes& layer : share.layers) {
     divide(layer.core, layer.divided);
+    layer.heads_unread = layer.heads - layer.heads / n;
     layer.experts /= n, layer.experts_read /= n;
     layer.link_read = layer.link_window = 0;
   }

@@ -8,14 +8,12 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tests/gpu/products.h"
+#include "tests/gpu/shares.h"
 #include "tests/gpu/two_gpus.h"
 #include "tests/support/same_bits.h"
 
 namespace dsv32 {
 namespace {
-
-using Floats = std::vector<float>;
 
 // Two backends as a team, and the memory of both.
 struct Two {
@@ -32,40 +30,7 @@ struct Two {
   }
 };
 
-template <typename T>
-Buffer<T> placed(Backend& backend, const std::vector<T>& values) {
-  Buffer<T> buffer(backend, Place::device, std::ssize(values), "a test");
-  backend.upload(buffer.data(), values.data(), values.size() * sizeof(T));
-  return buffer;
-}
-Buffer<float> room(Backend& backend, int64_t n) {
-  return placed(backend, Floats(static_cast<size_t>(n), NAN));
-}
-Floats read(Backend& backend, const Buffer<float>& buffer) {
-  Floats values(static_cast<size_t>(buffer.n()));
-  backend.download(values.data(), buffer.data(), buffer.n_bytes());
-  return values;
-}
-
 // ---- gathers ----
-
-struct Shape {
-  int64_t n_rows, width;
-  bool is_by_rows = false;
-  int64_t n() const { return n_rows * width; }
-};
-
-// The member's part of all values.
-Floats part_of(const Floats& all, const Shape& shape, const Member& member) {
-  if (shape.is_by_rows)
-    return {all.begin() + member.begin(shape.n_rows) * shape.width,
-            all.begin() + member.end(shape.n_rows) * shape.width};
-  Floats part;
-  for (int64_t row = 0; row < shape.n_rows; ++row)
-    part.insert(part.end(), all.begin() + row * shape.width + member.begin(shape.width),
-                all.begin() + row * shape.width + member.end(shape.width));
-  return part;
-}
 
 Gather::Piece piece_of(const Shape& shape, const void* part, void* whole) {
   return {part, whole, shape.n_rows, shape.width, shape.is_by_rows};
@@ -113,45 +78,6 @@ void check_gather(Two& two, const std::vector<Shape>& shapes, bool has_sum) {
     BOOST_TEST(same_bits(read(two.of(m), sums[static_cast<size_t>(m)]), expected_sum));
     if (has_sum) BOOST_TEST(same_bits(read(two.of(m), normed[static_cast<size_t>(m)]), expected_norm));
   }
-}
-
-// ---- shares of weights ----
-
-struct HostStack {
-  TensorType type;
-  int64_t n_mats, n_rows, n_cols;
-  std::vector<uint8_t> bytes;
-
-  HostStack(TensorType type_, int64_t n_mats_, int64_t n_rows_, int64_t n_cols_, uint64_t seed)
-      : type(type_),
-        n_mats(n_mats_),
-        n_rows(n_rows_),
-        n_cols(n_cols_),
-        bytes(TestWeights::make(type_, n_mats_ * n_rows_, n_cols_, seed)) {}
-};
-
-// n rows of each of n_some matrices, as the loader places them.
-WeightMatrix place(Backend& backend, const HostStack& stack, int64_t first, int64_t n, int64_t first_mat,
-                   int64_t n_some) {
-  WeightMatrix w;
-  w.type = stack.type, w.n_rows = n, w.n_cols = stack.n_cols, w.n_mats = n_some;
-  w.row_bytes = row_bytes(w.type, w.n_cols), w.mat_bytes = w.row_bytes * static_cast<size_t>(n);
-  w.n_whole_rows = stack.n_rows, w.n_whole_mats = stack.n_mats;
-  std::vector<uint8_t> bytes;
-  for (int64_t mat = first_mat; mat < first_mat + n_some; ++mat) {
-    const auto from =
-        stack.bytes.begin() + static_cast<std::ptrdiff_t>(w.row_bytes) * (mat * stack.n_rows + first);
-    bytes.insert(bytes.end(), from, from + static_cast<std::ptrdiff_t>(w.mat_bytes));
-  }
-  uint8_t* memory = backend.alloc_weights(Place::device, bytes.size(), 0);
-  backend.upload(memory, bytes.data(), bytes.size());
-  w.data = memory, w.step_bytes = band_step_bytes(w.type, n, w.n_cols);
-  if (w.step_bytes > 0) backend.put_in_bands(w);
-  return w;
-}
-WeightMatrix place(Backend& backend, const HostStack& stack, const Member& member = {}) {
-  const int64_t first = member.begin(stack.n_rows);
-  return place(backend, stack, first, member.end(stack.n_rows) - first, 0, stack.n_mats);
 }
 
 // ---- experts ----
@@ -348,7 +274,7 @@ struct TwoExchanges {
   using State = cuda::Exchange::State;
   struct Side {
     DeviceArray<uint32_t> state, late{1, true};
-    DeviceArray<uint32_t> packets{std::vector<uint32_t>(cuda::Exchange::kPacketBytes / sizeof(uint32_t))};
+    DeviceArray<uint32_t> inbox{std::vector<uint32_t>(cuda::Inbox::kBytes / sizeof(uint32_t), UINT32_MAX)};
     DeviceArray<float> part{Floats(64, 1.0f)}, whole{128};
     TestLaunch test{1 << 20};
     int device;
@@ -358,7 +284,7 @@ struct TwoExchanges {
     Side(int device_, const State& begin)
         : state(words_of(begin)),
           device(device_),
-          exchange(device, reinterpret_cast<State*>(state.data()), packets.data(), late.data(), 0.2) {}
+          exchange(device, reinterpret_cast<State*>(state.data()), inbox.data(), late.data(), 0.2) {}
     ~Side() { cudaGraphExecDestroy(graph); }
     static std::vector<uint32_t> words_of(const State& state) {
       std::vector<uint32_t> words(sizeof(State) / sizeof(uint32_t));
@@ -429,11 +355,11 @@ BOOST_AUTO_TEST_CASE(a_member_that_does_not_come_is_named, *boost::unit_test::pr
   for (int i = 0; i < 3; ++i) BOOST_TEST(two.gathers());
 }
 
-// Packets that were never written hold zeros.
 BOOST_AUTO_TEST_CASE(numbers_of_gathers_wrap, *boost::unit_test::precondition(needs_two_gpus)) {
   for (const uint32_t n_before : {UINT32_MAX, UINT32_MAX - 1, UINT32_MAX - 2}) {
     TwoExchanges::State state{};
     state.n_gathers = n_before;
+    state.arrived[0] = state.arrived[1] = n_before * cuda::kArrivals;
     TwoExchanges two(state);
     for (int i = 0; i < 6; ++i) BOOST_TEST(two.gathers());
   }
