@@ -28,14 +28,15 @@ constexpr double kMemoryShare = 2550. / 3350;
 constexpr double kGenericLayerSeconds = kHopperLayerSeconds + 47e-6, kGenericPromptTimes = 1.75;
 constexpr double kPromptWork = 124e9;
 
-// In a team a layer's exchanges take so much more time than its attention loses by being divided, and prompts
-// reach this share of all devices' rates (two H100, 18 layers Q2_K, 2026-11-27).
-constexpr double kTeamLayerSeconds = 12e-6, kTeamPromptShare = 0.9;
+// In a team a layer takes so much more time than its bytes do: divided products are short, and members meet
+// (two H200, 18 and 61 layers Q2_K, 2026-11-29). Prompts reach this share of all devices' rates (two H100, 18
+// layers Q2_K, 2026-11-27).
+constexpr double kTeamLayerSeconds = 20e-6, kTeamPromptShare = 0.9;
 
 // Steps of several sequences read their weights at this share of one's rate on an H100 (18 layers Q2_K, 4 to
 // 128 sequences); there instructions are the bound, so an H200 is as fast. From so many sequences on a team's
-// layer takes longer: hidden states of all tokens are gathered.
-constexpr double kManyShare = 0.69, kTeamManySeconds = 80e-6;
+// layer takes longer: hidden states of all tokens are gathered, and each member reads all heads' matrices.
+constexpr double kManyShare = 0.69, kTeamManySeconds = 115e-6;
 constexpr int64_t kManyTokens = 8;
 
 // h200, h100: GB/s at which a token's weights are read, without the layers' own time, measured over six to 61
