@@ -38,7 +38,7 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
                                 beside.n_jobs > 0 ? static_cast<int>(kMostBesideBytes) : 0);
   const int n_grid_x = layout.n_front_blocks + n_x_blocks * layout.n_split;
   const int64_t n_rest_problems = ceil_div(beside.n_jobs - layout.n_front_blocks, n_grid_x);
-  if (const auto& first = rows.matrices[0]; launch.exchange)
+  if (const auto& first = rows.matrices[0]; rows.may_send)
     rows.mail = launch.exchange->inbox().send_from(first.y, rows.y_problem_stride, first.y_token_stride);
   launch_kernel(kernel,
                 {{n_grid_x, rows.n_problems + n_rest_problems, n_token_groups},
@@ -142,10 +142,12 @@ inline DecodeRows tokens_of(DecodeRows rows, int first, int n) {
   return rows;
 }
 
-// The product reads x where it arrives, if the gather that brings it was announced (inbox.h).
+// The product may send its results, and reads x where it arrives, where these gathers were announced
+// (inbox.h).
 inline DecodeRows by_inbox(DecodeRows rows, const Launch& launch) {
   if (!launch.exchange) return rows;
   const Inbox& inbox = launch.exchange->inbox();
+  rows.may_send = true;
   for (const float** x : {&rows.x, &rows.shared_x})
     if (const float* arrival = inbox.arrival_of(*x)) *x = arrival, rows.is_x_arriving = true;
   rows.alarm = inbox.alarm();

@@ -54,10 +54,11 @@ struct DecodeRows {
   float* sum = nullptr;            // as y, or null
   const float* factors = nullptr;  // [n_problems] or null
   GateScales scales = {};
-  // In a team (inbox.h): where the first matrix's results go too; whether x, with shared_x, lies where its
-  // values arrive, and who is told if they do not. Each member sends n_cols / n_members values of a row.
+  // In a team (inbox.h): where the first matrix's results go too, set at launch; whether x, with shared_x,
+  // lies where its values arrive; whether the results may be sent; and who is told if values do not arrive.
+  // Each member sends n_cols / n_members values of a row of x.
   Mail mail;
-  bool is_x_arriving = false;
+  bool is_x_arriving = false, may_send = false;
   Alarm alarm;
 };
 

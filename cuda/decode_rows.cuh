@@ -285,6 +285,13 @@ DSV32_DEVICE void finish_and_send(const DecodeRows& rows, const DecodeRows::Matr
   if (rows.mail.n_members > 0) send_row(rows.mail, problem, token, row, y);
 }
 
+// Makes records of values that arrive.
+template <TensorType kType>
+__device__ __noinline__ void await_records(const DecodeRows& rows, const Layout& layout,
+                                           const BlockTokens& tokens, int first_step, uint8_t* to) {
+  make_records<kType, false, Reads::arriving>(rows, layout, tokens, first_step, to);
+}
+
 // y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. With codes kTiles is 1, and other work (Beside)
 // takes blocks before those of a single problem or after those of several.
 // Grid (blocks, problems, groups of 8 kTiles tokens), persistent over groups of tiles; a warp has 16 rows and
@@ -344,8 +351,7 @@ __global__ void __launch_bounds__(2 * kThreads, 1)
   if constexpr (!kIsFloat<kType>) {
     constexpr bool kIsOneInBands = kMats == 1 && kInBands;
     if (kIsOneInBands && rows.is_x_arriving) {
-      if constexpr (kIsOneInBands)
-        make_records<kType, false, Reads::arriving>(rows, layout, tokens, share.first_of_block, x);
+      if constexpr (kIsOneInBands) await_records<kType>(rows, layout, tokens, share.first_of_block, x);
     } else if (!(kMats == 2 && kInBands && is_chosen && rows.is_x_older)) {
       make_records<kType, kIsOneInBands, Reads::plain>(rows, layout, tokens, share.first_of_block, x);
     }

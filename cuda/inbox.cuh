@@ -32,8 +32,9 @@ DSV32_DEVICE uint4 load_arriving(const void* from) {
   return words;
 }
 
-// Sends the result of a row for a token of a problem to all members.
-DSV32_DEVICE void send_row(const Mail& mail, int problem, int token, int row, float y) {
+// Sends the result of a row for a token of a problem to all members. Not inlined, like what waits for x
+// (decode_rows.cuh): kernels of a device alone keep their registers.
+__device__ __noinline__ inline void send_row(const Mail& mail, int problem, int token, int row, float y) {
   const int64_t at = problem * mail.problem_stride + token * mail.token_stride + row;
   for (int member = 0; member < mail.n_members; ++member) send_word(mail.to[member] + at, word_of(y));
 }
