@@ -304,6 +304,7 @@ struct TwoExchanges {
     void clear() {
       CUDA_CHECK(cudaSetDevice(device));
       whole.fill(Floats(128));
+      CUDA_CHECK(cudaDeviceSynchronize());  // before the other one writes there
     }
     void launch() {
       CUDA_CHECK(cudaSetDevice(device));
