@@ -5,10 +5,10 @@
 // each member, and ends when all members have counted in its own memory. The number of the gather lies in
 // device memory, and the kernel itself advances it, so that a recorded kernel can be replayed.
 //
-// Why no value is overwritten before it is read: a member sends, or counts, in gather k after its own wait,
-// when all its work before gather k is complete. So a gather after gather k begins when every member has done
-// its work before gather k. It may write what a member read by then: memory that gather j has written and
-// that is read before gather k, with j < k, may be written again by the gathers after k.
+// Why no value is overwritten before it is read: in gather k, of either kind, a member sends or counts after
+// its own wait, when all its work before gather k is complete. So a gather after gather k begins when every
+// member has done its work before gather k. It may write what a member read by then: memory that gather j has
+// written and that is read before gather k, with j < k, may be written again by the gathers after k.
 //
 // Blocks that wait do not keep others from running: the kernel has as many as run at once, and waits only for
 // work that was enqueued before. For that, Exchange::gather() returns when all members have enqueued the
