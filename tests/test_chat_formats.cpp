@@ -267,6 +267,7 @@ BOOST_AUTO_TEST_CASE(only_v3_2_has_tools) {
     BOOST_TEST(chat.has_tools() == (name == "v3.2"));
     if (chat.has_tools()) continue;
     BOOST_CHECK_EXCEPTION(chat.encode(std::vector{kUser, call}, true), Error, is_usage_error);
+    BOOST_CHECK_EXCEPTION(chat.encode(with_tools({kUser}, "[]"), true), Error, is_usage_error);
     BOOST_CHECK_EXCEPTION(chat.encode(std::vector{kUser, Message{Message::Role::tool, "1", ""}}, true), Error,
                           is_usage_error);
   }

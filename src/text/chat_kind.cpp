@@ -74,8 +74,6 @@ Layout layout_earlier(const ChatKind& kind, std::span<const Message> messages, b
   };
   bool is_asked = false;
   for (const Message& message : messages) {
-    if (message.role == Role::tool || !message.calls.empty() || !message.tools.empty())
-      fail(ErrorKind::usage, format("the chat format %s has no tools here", kind.name));
     if (message.role == Role::system) continue;
     is_asked = message.role == Role::user;
     if (is_asked) {

@@ -270,7 +270,7 @@ const Flag kAsking[] = {
      "Prompt", kRun | kTokens, [](O& o) { return field(o.leaves_stdin); }},
     {"raw", nullptr, "the prompt is rendered already: no chat format, special tokens by name", "Prompt",
      kRun | kBatch | kTokens, [](O& o) { return field(o.is_raw); }},
-    {"chat-format", "NAME", "how messages become a prompt: v3, v3.1, r1 or v3.2", "Prompt",
+    {"chat-format", "NAME", "how messages become a prompt: a chat format, such as v3.1", "Prompt",
      kGenerating | kTokens,
      [](O& o) {
        return parsed(o.chat_format,
