@@ -98,7 +98,7 @@ check "plans: the flag is named" grep -aq 'hint: no type fits: .*; a larger --ho
 # With several GPUs the fastest way is taken, and the next best one named.
 plan --type Q4_K_M --on 8xH100+512G
 check "plans: eight H100 are a team" has out "a team of 8 GPUs"
-check "plans: its speed" grep -aqE '^expected, not measured: 19[0-9] t/s of an answer at .*, 19,[0-9]{3} t/s of a prompt' out
+check "plans: its speed" grep -aqE '^expected, not measured: 1[78][0-9] t/s of an answer at .*, 19,[0-9]{3} t/s of a prompt' out
 check "plans: and of the next best" grep -aqE '^    next best: layers on 5 of the GPUs, 86 t/s of an answer, 10,[0-9]{3} t/s of a prompt, context 163,840 tokens$' out
 plan --type Q4_K_M --on 8xH100+512G --json
 check "plans: the next best in JSON" has out '"runner_up":{"gpus":5,"split":"layers","context":163840,'
