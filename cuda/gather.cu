@@ -17,14 +17,12 @@
 
 #include <chrono>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include "base/stopwatch.h"
 #include "cuda/inbox.cuh"
-#include "cuda/norm_row.cuh"
 
 namespace dsv32::cuda {
 namespace {
