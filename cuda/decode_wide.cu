@@ -7,6 +7,7 @@
 // A block has 64 rows; of a gated product 32 rows of W0 and the same 32 of W1. Its two groups of four warps
 // divide the units in halves as sum_units() does: the first group has the first half.
 #include "cuda/decode_wide.cuh"
+#include "cuda/wgmma.cuh"
 
 namespace dsv32::cuda {
 namespace decode {

@@ -4,6 +4,7 @@
 // tile before have been written. A tile is 128 rows by 256 tokens. Each group of four multiplying warps has
 // 64 rows and all tokens, so most of shared memory is read once per 64 rows.
 #include "cuda/gemm_tile.cuh"
+#include "cuda/wgmma.cuh"
 
 namespace dsv32::cuda {
 namespace {

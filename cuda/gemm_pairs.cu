@@ -10,6 +10,7 @@
 // A thread has four neighbouring codes of every sixteen, but the tensor core takes them as columns 2 i, 2 i +
 // 1, 2 i + 8 and 2 i + 9. So activations are stored in that order (turned_column).
 #include "cuda/weight_tile.cuh"
+#include "cuda/wgmma.cuh"
 
 namespace dsv32::cuda {
 namespace {

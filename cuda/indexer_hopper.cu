@@ -4,6 +4,7 @@
 //   score_prefill   a block's 256 keys stay in registers while the tokens' queries stream past, e4m3
 
 #include "cuda/indexer.cuh"
+#include "cuda/wgmma.cuh"
 
 namespace dsv32::cuda {
 namespace {

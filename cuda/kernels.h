@@ -1,7 +1,12 @@
 // The launchers of cuda/, by the file that has them.
 #pragma once
 
-#include "backend/backend.h"
+#include <span>
+
+#include "backend/attention_ops.h"
+#include "backend/expert_ops.h"
+#include "backend/ops.h"
+#include "backend/sampling.h"
 #include "cuda/launch.h"
 
 namespace dsv32::cuda {

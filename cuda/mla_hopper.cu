@@ -9,6 +9,7 @@
 // Many tokens of one prompt select from the same rows: these are converted to fp16 once, before, if they are
 // not too many for the scratch memory. The conversion is the same, so the bits are the same.
 #include "cuda/mla_fill.cuh"
+#include "cuda/wgmma.cuh"
 
 namespace dsv32::cuda {
 namespace {

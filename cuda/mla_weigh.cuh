@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/mla_fill.cuh"
+#include "cuda/wgmma.cuh"
 
 namespace dsv32::cuda {
 namespace {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cpu_backend.h"
+#include "backend/team.h"
 #include "model/forward.h"
 #include "tests/support/load_weights.h"
 #include "tests/support/same_bits.h"

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend/team.h"
 #include "context/latent_cache.h"
 #include "model/forward.h"
 #include "tests/support/island_backend.h"

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/team.h"
 #include "base/error.h"
 #include "tests/support/island_backend.h"
 #include "tests/support/load_weights.h"

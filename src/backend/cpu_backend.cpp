@@ -10,6 +10,7 @@
 
 #include "backend/cpu_common.h"
 #include "backend/cpu_matmul.h"
+#include "backend/team.h"
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "base/numbers.h"

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "backend/matrix.h"
-#include "backend/team.h"
+#include "backend/member.h"
 
 namespace dsv32 {
 

@@ -88,4 +88,6 @@ std::span<const void* const> Team::meet(int64_t member, const void* given) {
   return met_;
 }
 
+int64_t Member::n() const { return team ? team->n_members() : 1; }
+
 }  // namespace dsv32

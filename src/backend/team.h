@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "backend/member.h"
+
 namespace dsv32 {
 
 class Team {
@@ -51,18 +53,6 @@ class Team {
   std::exception_ptr error_;
   std::atomic<bool> is_ending_ = false;
   std::vector<std::thread> threads_;
-};
-
-// One of a team; or a device that works alone.
-struct Member {
-  Team* team = nullptr;
-  int64_t number = 0;
-
-  int64_t n() const { return team ? team->n_members() : 1; }
-  bool is_alone() const { return !team; }
-  // Its part of n things: from begin up to end.
-  int64_t begin(int64_t n_things) const { return n_things * number / n(); }
-  int64_t end(int64_t n_things) const { return n_things * (number + 1) / n(); }
 };
 
 }  // namespace dsv32

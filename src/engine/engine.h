@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/team.h"
 #include "constrain/constraint.h"
 #include "context/latent_cache.h"
 #include "engine/plan.h"

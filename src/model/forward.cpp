@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/team.h"
 #include "base/error.h"
 
 namespace dsv32 {

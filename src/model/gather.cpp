@@ -49,19 +49,19 @@ Gather Stage::sum_of_parts(const Piece& p, const float* part) {
 }
 
 // Whether the gathers of the step's layers are announced. Who observes sees what they gather.
-bool Stage::goes_by_inbox() const {
+bool Stage::announces_gathers() const {
   if (is_alone() || observer_) return false;
   const int64_t all_o = args_.n_heads * args_.v_head_dim,
                 experts = (args_.n_activated_experts + args_.n_shared_experts) * args_.moe_inter_dim;
   const auto is_even = [&](int64_t width) { return width % member_.n() == 0 && width % 4 == 0; };
-  return dsv32::goes_by_inbox(step_.role == Role::decode, step_.n_tokens, member_.n(),
-                              {std::max({all_o, args_.inter_dim, experts}), args_.dim,
-                               is_even(all_o) && is_even(args_.inter_dim) && is_even(args_.moe_inter_dim)});
+  return goes_by_inbox(step_.role == Role::decode, step_.n_tokens, member_.n(),
+                       {std::max({all_o, args_.inter_dim, experts}), args_.dim,
+                        is_even(all_o) && is_even(args_.inter_dim) && is_even(args_.moe_inter_dim)});
 }
 
 // The products that follow may send what they make of this gather.
 void Stage::announce(const Gather& gather) {
-  if (goes_by_inbox()) backend_.announce(gather);
+  if (announces_gathers()) backend_.announce(gather);
 }
 
 // Adds the members' parts to h, or leaves that. Who observes sees `out`, which the sum may overwrite.

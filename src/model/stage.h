@@ -188,7 +188,7 @@ class Stage {
   Gather columns(const float* part, float* whole, int64_t n_rows, int64_t width) const;
   Gather hidden_values(const ExpertWeights& w) const;
   Gather sum_of_parts(const Piece& p, const float* part);
-  bool goes_by_inbox() const;
+  bool announces_gathers() const;
   void announce(const Gather& gather);
   LeftSum add_parts(const Piece& p, const float* part, const char* name);
 
