@@ -91,9 +91,11 @@ class PrefixCache {
   using Clock = Offload::Clock;
   using Deadline = Offload::Deadline;
 
+  // More than keep a disk busy: while some threads read, others verify.
+  static constexpr int64_t kReaders = 16;
+
   bool is_opening() const { return identity_ && !(opening_ && opening_->is_over); }
   void open_store();
-  Deadline deadline(int64_t n_tokens) const;
   const char* why_nothing(Tokens wanted) const;
 
   int64_t try_restore(CachedSequence& sequence, Tokens history, int64_t n_held);
@@ -133,8 +135,11 @@ class PrefixCache {
     std::atomic<bool> is_done = false, is_complete = false;
   };
 
+  // prefix_reading.cpp
+  Deadline deadline(int64_t n_tokens) const;
   std::vector<PageHash> stored_behind(Tokens wanted, const PrefixTree::Match& match) const;
   void begin_reading(Tokens wanted, int64_t n_held);
+  int64_t pages_ahead() const;
   void ask_readers(const std::shared_ptr<ReadJob>& job);
   static void load_page(ReadJob& job, int64_t i, PageStore& store, LatentCache& pool);
   int64_t n_wanted(Tokens wanted) const;
@@ -143,6 +148,7 @@ class PrefixCache {
   void give_up(ReadJob& job);
   int64_t take_back_reads();
 
+  static std::vector<uint8_t*> rows_of(const LatentCache& pool, const PoolPage& page);
   void store_waiting(bool waits);
   void stop_storing();
   int64_t take_back_write(bool waits);

@@ -38,6 +38,9 @@ struct PrefixPage {
 inline std::span<const int32_t> first_pages(std::span<const int32_t> tokens, int64_t n_pages) {
   return tokens.first(static_cast<size_t>(n_pages * kPageTokens));
 }
+inline std::span<const int32_t> page_of(std::span<const int32_t> tokens, size_t page) {
+  return tokens.subspan(page * kPageTokens, kPageTokens);
+}
 
 class PrefixTree {
   struct Node;
