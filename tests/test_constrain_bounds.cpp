@@ -237,6 +237,38 @@ BOOST_AUTO_TEST_CASE(schemas_built_to_explode_do_not) {
     }
 }
 
+// A text of such a pattern keeps hundreds of ways to read it open, and each character of the answer would ask
+// all of them: refused by keyword and path, before anything runs. Patterns that people write are not.
+BOOST_AUTO_TEST_CASE(patterns_that_leave_too_much_open_are_refused_by_name) {
+  const auto schema_of = [](const std::string& pattern) {
+    return R"({"schema":{"type":"object","properties":{"a":{"type":"string","pattern":")" + pattern +
+           R"("}}}})";
+  };
+  std::string many;
+  for (int i = 0; i < 40; ++i)
+    many += format("%s[a-z ]*%c[a-z ]{%d}", many.empty() ? "" : "|", 'a' + i % 26, i + 2);
+  for (const std::string& pattern :
+       {std::string("^.*[aeiou].{0,500}$"), std::string("^[a-z ]*a[a-z ]{1900}$"), "^(" + many + ")$"})
+    BOOST_CHECK_EXCEPTION(compile_constraint(schema_of(pattern)), Error, [&](const Error& error) {
+      BOOST_TEST(contains(error.what(), "/properties/a"), error.what());
+      BOOST_TEST(contains(error.what(), "pattern keeps too many ways to read a text open"), error.what());
+      return error.kind() == ErrorKind::usage;
+    });
+  std::string branches;
+  for (int i = 0; i < 200; ++i)
+    branches += format(R"(%s{"type":"string","pattern":"^[a-z ]*%c[a-z ]{%d}$"})", i > 0 ? "," : "",
+                       'a' + i % 26, i % 30 + 2);
+  BOOST_CHECK_THROW(compile_constraint(R"({"schema":{"anyOf":[)" + branches + "]}}"), Error);
+  std::string words = "item0";
+  for (int i = 1; i < 100; ++i) words += "|item" + std::to_string(i);
+  for (const std::string& pattern :
+       {std::string("^.{1,300}$"), std::string("[a-z]{3}"),
+        std::string("^[a-z0-9._%+-]+@[a-z0-9.-]+[.][a-z]{2,}$"), std::string("^(.*,){3}.*$"),
+        std::string("^.*foo.*bar.*$"), std::string("^.*a.{0,20}$"), std::string("[a-z]{1,64}@[a-z]{1,64}"),
+        words})
+    BOOST_CHECK_NO_THROW(compile_constraint(schema_of(pattern)));
+}
+
 // Documents that a grammar can read in more ways with every level, and one that is only deep.
 BOOST_AUTO_TEST_CASE(deep_documents_take_no_long_time) {
   const char* const ambiguous =

@@ -193,4 +193,81 @@ void Terms::explore(Id term) {
   }
 }
 
+// How many terms derive() asks about a string's next character.
+int64_t Terms::n_open(Id term) const {
+  int64_t n = 0;
+  for (std::vector<Id> open{term}; !open.empty();) {
+    const Node& node = nodes_[at(open.back())];
+    open.pop_back();
+    const bool has_parts =
+        node.kind == Kind::either || node.kind == Kind::both || node.kind == Kind::other_than;
+    if (has_parts)
+      open.insert(open.end(), node.parts.begin(), node.parts.end());
+    else if (node.kind != Kind::sequence)
+      ++n;
+    else if (open.push_back(node.parts[0]); takes_empty(node.parts[0]))
+      open.push_back(node.parts[1]);
+  }
+  return n;
+}
+
+// The characters of which each stands for those that lead from the term to the same one, or some of them.
+std::vector<uint32_t> Terms::representatives(Id term) {
+  constexpr int64_t kMost = 32;
+  std::vector<uint32_t> characters = borders(term);
+  characters.insert(characters.begin(), 0);
+  std::erase_if(characters, [](uint32_t c) {
+    return c > kLastCharacter || (c >= kSurrogates.first && c <= kSurrogates.last);
+  });
+  if (std::ssize(characters) > kMost) characters.resize(kMost);
+  return characters;
+}
+
+// Along one text: of the characters that lead to a term not seen before, always the one with most open.
+Terms::Id Terms::most_open(Id string) {
+  constexpr int64_t kMostLooked = 256;
+  std::unordered_set<Id> seen{string};
+  Id most = string;
+  for (Id term = string, next = kNothing; std::ssize(seen) < kMostLooked; seen.insert(term = next)) {
+    int64_t n_next = 0;
+    for (const uint32_t c : representatives(term)) {
+      const Id reached = after(term, c);
+      const int64_t n = n_open(reached);
+      work_.spend(20 + 4 * n);
+      if (n > n_next && !seen.contains(reached)) next = reached, n_next = n;
+    }
+    if (n_next == 0) break;
+    if (n_next > n_open(most)) most = next;
+  }
+  return most;
+}
+
+bool Terms::is_ambiguous(Id string) {
+  constexpr int64_t kMostOpen = 100'000;
+  const auto [known, is_new] = n_ahead_.try_emplace(string, 0);
+  if (is_new) n_open_together_ += known->second = n_open_ahead(string, kMostOpen);
+  return known->second > kMostOpen || n_open_together_ > 4 * kMostOpen;
+}
+
+// How many terms are open in all those together that the next characters, as many as a token has, lead to
+// where most are open. Stops behind n_most.
+int64_t Terms::n_open_ahead(Id string, int64_t n_most) {
+  constexpr int kCharacters = 8;
+  std::vector<Id> found{most_open(string)};
+  std::unordered_set<Id> seen{found[0]};
+  int64_t n = n_open(found[0]);
+  size_t i = 0;
+  for (int depth = 0; depth < kCharacters; ++depth)
+    for (const size_t end = found.size(); i < end && n <= n_most; ++i)
+      for (const uint32_t c : representatives(found[i])) {
+        const Id reached = after(found[i], c);
+        if (!seen.insert(reached).second) continue;
+        found.push_back(reached);
+        const int64_t n_more = n_open(reached);
+        work_.spend(20 + 4 * n_more);
+        n += n_more;
+      }
+  return n;
+}
+
 }  // namespace dsv32

@@ -197,7 +197,11 @@ Terms::Id Shape::number_term(Terms& terms) const {
 Terms::Id Shape::string_term(Terms& terms) const {
   std::vector<Terms::Id> all = texts;
   all.push_back(terms.of_length({least_length, most_length}));
-  return terms.both(all);
+  const Terms::Id term = terms.both(all);
+  if (!texts.empty() && terms.is_ambiguous(term))
+    fail(ErrorKind::usage,
+         "pattern keeps too many ways to read a text open, expected one that is less ambiguous");
+  return term;
 }
 
 std::vector<const Json*> Shape::item(size_t index) const {

@@ -107,6 +107,9 @@ class Terms {
   bool is_uniform(Id term, Range range);
   // Whether after() is possible for some character of the range.
   bool is_possible_after(Id term, Range range);
+  // Whether a string's text, or those of all strings that were asked about, may keep so many ways to read it
+  // open that a mask takes long: by the terms that the next characters lead to.
+  bool is_ambiguous(Id string);
   // Of a term that asks for a number of characters and for nothing else.
   std::optional<Length> length(Id term) const;
   // Of a term that begins within quotation marks, before a whole character: the string that must follow.
@@ -167,6 +170,10 @@ class Terms {
   bool has_document(const Node& node) const;
   const std::vector<uint32_t>& borders(Id term);
   void explore(Id term);
+  int64_t n_open(Id term) const;
+  std::vector<uint32_t> representatives(Id term);
+  Id most_open(Id string);
+  int64_t n_open_ahead(Id string, int64_t n_most);
   Id after_of_one_of(const Node& node, uint32_t symbol);
   // string_bytes.cpp
   Id digits(Kind kind, Id string, int n_missing, Range range, int64_t more = 0);
@@ -186,6 +193,8 @@ class Terms {
   std::unordered_map<Id, std::vector<uint32_t>> borders_;  // where ranges of a term begin or have ended
   std::unordered_map<Id, bool> is_possible_;               // of terms with filters
   Id any_character_ = kNothing, any_ = kNothing;
+  std::unordered_map<Id, int64_t> n_ahead_;  // of strings that is_ambiguous() was asked about
+  int64_t n_open_together_ = 0;              // of all of them
 };
 
 template <typename T>
