@@ -155,7 +155,15 @@ BOOST_AUTO_TEST_CASE(what_does_not_belong_to_the_model_is_refused) {
   const Files files(false);
   refused([&] { opened(files.whole, {files.indexer}); },
           {"Indexer-Q8_0.gguf: tensor blk.0.indexer.", "is in", "whole.gguf too", "--with"});
-  refused([&] { opened(files.dense, {files.indexer, files.indexer}); }, {"is in", "dense.gguf too"});
+  refused([&] { opened(files.dense, {files.indexer, files.indexer}); }, {"is in", "Indexer-Q8_0.gguf too"});
+  GgufWriter repeats = gguf_copy(GgufFile(files.indexer), same, [](const GgufTensor&) { return true; });
+  const std::string more = files.dir.file("more.gguf");
+  repeats.add_tensor("output_norm.weight", TensorType::f32, {256}, Bytes(1024));
+  repeats.write(more);
+  refused([&] { opened(files.dense, {more}); },
+          {"more.gguf: tensor output_norm.weight is in", "dense.gguf too"});
+  refused([&] { opened(files.dense, {files.dir.file("absent.gguf")}); },
+          {"absent.gguf: there is no such file", "--with"});
   refused([&] { opened(files.dense, {files.dense}); }, {"dense.gguf holds neither an indexer"});
   refused([&] { read_model_args(GgufFile(files.indexer)); }, {"holds nothing but an indexer", "--with"});
   refused([&] { opened(files.indexer, {files.indexer}); }, {"holds nothing but an indexer"});
@@ -172,7 +180,17 @@ BOOST_AUTO_TEST_CASE(what_does_not_belong_to_the_model_is_refused) {
   of_shape([](TinyModel& shape) { shape.n_layers = 3; }, {"block_count", "is 3, expected 2"});
   of_shape([](TinyModel& shape) { shape.q_lora_rank = 128; }, {"q_lora_rank is 128, expected 256"});
   of_shape([](TinyModel& shape) { shape.without = {"blk.1.indexer.attn_k.weight"}; },
-           {"blk.1.indexer.attn_k.weight is missing"});
+           {"other.gguf: tensor blk.1.indexer.attn_k.weight is missing", "--with"});
+  of_shape(
+      [](TinyModel& shape) {
+        shape.replace_u32 = {{"deepseek32.feed_forward_length", 768}};
+      },
+      {"other.gguf: feed_forward_length is 768"});
+  of_shape(
+      [](TinyModel& shape) {
+        shape.replace_u32 = {{"deepseek32.expert_group_count", 2}};
+      },
+      {"other.gguf: expert_group_count is 2"});
   of_shape([](TinyModel& shape) { shape.without = {"deepseek32.attention.indexer.top_k"}; },
            {"other.gguf: deepseek32.attention.indexer.top_k is missing"});
   of_shape(
@@ -200,6 +218,8 @@ BOOST_AUTO_TEST_CASE(names_say_which_version_a_file_is_of) {
     check(model, "", "", {"is of V3.2, expected a file of"});  // which has an indexer
   }
   check("DeepSeek V3.2", "general.basename", "DeepSeek-R1", {"is of R1, expected a file of V3.2"});
+  check("DeepSeek-R1T2-Chimera", "", "", {"is of V3.2, expected a file of R1T2"});
+  check("a model of one's own", "general.name", "DeepSeek-R1", {"is of R1, which has no indexer"});
   check("DeepSeek V3.2", "general.name", "Deepseek V3.2 Exp", {}, "is of V3.2-Exp, but");
   check("DeepSeek-V3.2-Speciale", "", "", {}, "is of V3.2, but");
   check("DeepSeek-V3.2", "general.name", "DeepSeek V3.2", {});
@@ -213,6 +233,9 @@ BOOST_AUTO_TEST_CASE(an_indexer_beside_a_dense_model_is_named) {
   const Files files(false);
   BOOST_TEST(contains(warnings_of(GgufFile(files.dense)), "attention runs dense"));
   BOOST_TEST(contains(warnings_of(GgufFile(files.dense)), "; --with " + files.indexer + " adds one"));
+  const std::string parts = files.dir.file("parts");
+  std::filesystem::create_directory(parts);
+  BOOST_TEST(indexer_beside(parts + "/v3.2.gguf") == files.indexer);  // the folder of a model's parts
   std::filesystem::remove(files.indexer);
   BOOST_TEST(contains(warnings_of(GgufFile(files.dense)), "attention runs dense"));
   BOOST_TEST(!contains(warnings_of(GgufFile(files.dense)), "--with"));

@@ -264,7 +264,9 @@ ModelArgs read_part_args(const GgufFile& file) {
     args.vocab_size = static_cast<int64_t>(table->ne[1]);
   read_attention(keys, args);
   read_rope(keys, args);
-  if (args.architecture == "deepseek32" || file.find_tensor("blk.0.indexer.attn_q_b.weight"))
+  const bool is_of_v32 = args.architecture == "deepseek32";
+  if ((is_of_v32 && file.has("deepseek32.attention.indexer.head_count")) ||
+      file.find_tensor("blk.0.indexer.attn_q_b.weight"))
     read_indexer(file, args);
   read_experts(keys, args);
   return args;

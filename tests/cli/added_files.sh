@@ -71,7 +71,7 @@ refuses() {  # NAME TEXT ARGS...
   check "$1: one line and a hint" lines err 2
 }
 refuses "an indexer that is there already" "demo.gguf too" -m "$demo" --with beside/demo-indexer.gguf
-refuses "an indexer twice" "dense.gguf too" "${with[@]}" --with other.gguf
+refuses "an indexer twice" "demo-indexer.gguf too" "${with[@]}" --with other.gguf
 refuses "an indexer of another model" "demo-indexer.gguf: " -m "$model" --with beside/demo-indexer.gguf
 refuses "an indexer as the model" "holds nothing but an indexer" -m beside/demo-indexer.gguf
 expect "an indexer that is missing" 3 run -m main/dense.gguf --with absent.gguf hello

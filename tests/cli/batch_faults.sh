@@ -117,6 +117,11 @@ printf 'What is a row?\nAnd a key?\n' >text.txt
 expect "batch: a text file" 5 batch "${b[@]}" text.txt -o text.out
 check "batch: a text file: hint" has err "dsv32 batch --lines takes each line as a prompt"
 check "batch: a text file: one kind of error" has err "2 lines failed with status 400, the first is line 1: invalid JSON"
+for text in '[INST] hello' '{{name}} is what?' '[ ] milk'; do
+  echo "$text" >brackets.txt
+  expect "batch: a text that begins with '${text::2}'" 5 batch "${b[@]}" brackets.txt -o "brackets.${text:2:1}.out"
+  check "batch: a text that begins with '${text::2}': hint" has err "dsv32 batch --lines takes each line as a prompt"
+done
 {
   echo '{"prompt":"a","top_k":-5}' && echo '{"prompt":"a","top_k":-7}' && echo '{"prompt":"a","n":2}'
   echo '{"prompt":""}' && echo '{"prompt":"a","seed":"x"}' && echo '{"messages":7}'

@@ -29,6 +29,9 @@ usage_error_with_hint "--shard auto on no cluster" batch "${b[@]}" --shard auto 
 JOB_COMPLETION_INDEX=4 usage_error_with_hint "--shard auto: Kubernetes says no number" batch "${b[@]}" --shard auto asked.jsonl -o x.out
 PMI_RANK=2 PMI_SIZE=2 usage_error "--shard auto: a place that is none" batch "${b[@]}" --shard auto asked.jsonl -o x.out
 check "--shard auto: a place that is none: which" has err "it is 2/2, by PMI_RANK"
+SLURM_ARRAY_TASK_ID=3 SLURM_PROCID=0 SLURM_NTASKS=1 usage_error_with_hint "--shard auto: an array without a count" batch "${b[@]}" --shard auto asked.jsonl -o x.out
+SLURM_ARRAY_TASK_ID=0 SLURM_ARRAY_TASK_COUNT=4 SLURM_ARRAY_TASK_MIN=1 usage_error "--shard auto: less than the least" batch "${b[@]}" --shard auto asked.jsonl -o x.out
+SLURM_ARRAY_TASK_ID=x SLURM_PROCID=0 SLURM_NTASKS=1 usage_error_with_hint "--shard auto: an array's task is no number" batch "${b[@]}" --shard auto asked.jsonl -o x.out
 PMI_RANK=x PMI_SIZE=2 usage_error_with_hint "--shard auto: no number" batch "${b[@]}" --shard auto asked.jsonl -o x.out
 for bad in auto/ auto/0 auto/x auto/2/3 automatic; do
   PMI_RANK=0 PMI_SIZE=2 run_ batch "${b[@]}" --shard $bad asked.jsonl -o x.out
@@ -78,6 +81,18 @@ done
 sed '2,$s/"thinking": false/"thinking": false, "max_tokens": 4/' endless.jsonl >ending.jsonl
 expect "goes on after --drain" 0 batch "${b[@]}" ending.jsonl -o drained.TERM
 check "goes on after --drain: all" lines drained.TERM 4
+# In order: what is answered behind one that is left is left too.
+sed '3s/"thinking": false/"thinking": false, "max_tokens": 1/' endless.jsonl >third.jsonl
+"$dsv32" batch -m "$model" -c 16000 --no-cache --parallel 2 third.jsonl -o ordered.out --ordered --drain 2s </dev/null >out 2>err &
+pid=$!
+await test -s ordered.out
+sleep 1.5
+kill -USR1 $pid
+wait $pid
+check "--drain in order: its code" test $? = 138
+check "--drain in order: what is written counts" has err "1 line: 1 answered, 0 failed"
+check "--drain in order: what remains" has err "3 lines remain; the same command goes on"
+check "--drain in order: the first alone is written" lines ordered.out 1
 "$dsv32" batch -m "$model" -c 512 --no-cache --no-think --temp 0 -n 100 asked.jsonl -o finished.out --drain 100s --parallel 2 </dev/null >out 2>err &
 pid=$!
 await test -s finished.out

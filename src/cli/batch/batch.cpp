@@ -85,14 +85,19 @@ class Batch : Listener {
     return runner_.n_running() > 0 || (!is_stopping_ && (!waiting_.empty() || !is_at_end_));
   }
 
-  // Leaves the running items to a later run.
+  // Leaves the running items to a later run, and with --ordered what waits for them to be written.
   void leave_running() {
-    const int64_t n = runner_.n_running();
+    const int64_t n = runner_.n_running(), n_held = output_.n_held();
     if (!options_.quiet)
       say("the time of --drain is over: " + std::to_string(n) + " running " +
-          (n == 1 ? "request is" : "requests are") + " left for a later run");
+          (n == 1 ? "request" : "requests") +
+          (n_held > 0 ? ", and " + std::to_string(n_held) + " with an answer behind them in the order,"
+                      : "") +
+          (n + n_held == 1 ? " is" : " are") + " left for a later run");
     runner_.leave();
-    n_left_ += n;
+    const auto [n_answered, n_failed] = output_.drop_held();
+    tally_.n_answered -= n_answered, tally_.n_failed -= n_failed;
+    n_left_ += n + n_held;
   }
 
   // Whether requests can be begun: those under way in a warm process that ends are answered first.
@@ -160,9 +165,9 @@ class Batch : Listener {
   void fail_item(const BatchItem& item, const std::string& name) {
     ++tally_.n_failed;
     tally_.add_failure(name, *item.error);
-    if (is_json()) return output_.put(item.place, failure_line(item, *item.error));
+    if (is_json()) return output_.put(item.place, failure_line(item, *item.error), true);
     write_err(error_text(name + item.error->what(), item.error->hint()));
-    output_.put(item.place, "");
+    output_.put(item.place, "", true);
   }
 
   void on_prefill(int64_t, int64_t, int64_t) override { show_progress(); }

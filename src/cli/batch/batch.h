@@ -89,11 +89,13 @@ class BatchOutput {
   Known find(const LineDigest& digest) const;
 
   // Writes the line of BatchItem::place; call once for each place. Throws Error{io}.
-  void put(int64_t place, std::string text);
+  void put(int64_t place, std::string text, bool has_failed = false);
   // Throws Error{io} when the file was removed, moved or replaced.
   void check_place();
   // How many lines wait for an earlier place.
   int64_t n_held() const { return std::ssize(held_); }
+  // Drops them, as if they had not been asked for. Returns how many were answered, and how many had failed.
+  std::pair<int64_t, int64_t> drop_held();
   bool is_kept() const { return is_regular_; }  // for a later run
 
  private:
@@ -114,7 +116,11 @@ class BatchOutput {
   bool is_regular_ = false;           // the path is a regular file, which is read and locked
   std::map<LineDigest, bool> known_;  // true: the line failed
   int64_t next_place_ = 0;
-  std::map<int64_t, std::string> held_;
+  struct Held {
+    std::string text;
+    bool has_failed;
+  };
+  std::map<int64_t, Held> held_;
 };
 
 // {"id", "custom_id", "response", "error"}: the line of an answer or of a failure.

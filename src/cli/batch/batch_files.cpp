@@ -55,7 +55,10 @@ void check_head(std::string_view head, const std::string& name, bool is_json) {
   if (!is_json) return;
   head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n\xef\xbb\xbf"), head.size()));
   const std::string_view line = head.substr(0, head.find_first_of("\r\n"));
-  const bool is_array = line.starts_with('['), is_broken = line == "{" && head.size() > 1;
+  const size_t second = line.find_first_not_of(" \t", 1);
+  const bool is_array =
+                 line.starts_with('[') && (second == line.npos || line[second] == '{' || line[second] == '"'),
+             is_broken = line == "{" && head.size() > 1;
   if (!is_array && !is_broken) return;
   fail(ErrorKind::usage,
        visible(name) + (is_array ? " is a JSON array" : " has a JSON object over several lines") +
@@ -300,13 +303,20 @@ BatchOutput::Known BatchOutput::find(const LineDigest& digest) const {
   return found->second ? Known::failed : Known::answered;
 }
 
-void BatchOutput::put(int64_t place, std::string text) {
+void BatchOutput::put(int64_t place, std::string text, bool has_failed) {
   if (!is_ordered_) return write(text);
-  held_.emplace(place, std::move(text));
+  held_.emplace(place, Held{std::move(text), has_failed});
   for (; !held_.empty() && held_.begin()->first == next_place_; ++next_place_) {
-    write(held_.begin()->second);
+    write(held_.begin()->second.text);
     held_.erase(held_.begin());
   }
+}
+
+std::pair<int64_t, int64_t> BatchOutput::drop_held() {
+  const int64_t n = n_held(), n_failed = std::ranges::count_if(
+                                  held_, [](const auto&held) { return held.second.has_failed; });
+  held_.clear();
+  return {n - n_failed, n_failed};
 }
 
 // A full disk may end a write half-way: the written part is then cut off again.

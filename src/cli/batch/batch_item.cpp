@@ -112,6 +112,14 @@ int status_of(const Error& error) {
   return error.kind() == ErrorKind::context_full ? 413 : 500;
 }
 
+// As the lines of a file of prompts do not, even if they begin with a brace.
+bool looks_like_object(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  if (begin == text.npos || text[begin] != '{') return begin == text.npos;
+  const size_t next = text.find_first_not_of(" \t", begin + 1);
+  return next == text.npos || text[next] == '"' || text[next] == '}';
+}
+
 Error at_line(int64_t number, const Error& error) {
   return {error.kind(), format("line %lld: ", as_ll(number)) + error.what(), error.hint()};
 }
@@ -128,7 +136,7 @@ BatchItem LineMaker::from_json(int64_t number, std::string_view json) const {
     return accepted(number, id, read_request(line, defaults_));
   } catch (...) {
     Error why = current_error();
-    if (const size_t begin = json.find_first_not_of(" \t"); begin != json.npos && json[begin] != '{')
+    if (!looks_like_object(json))
       why = Error(why.kind(), why.what(), "dsv32 batch --lines takes each line as a prompt");
     if (!is_named) id = salvaged_text(json, "custom_id");
     if (id == "") id.reset();

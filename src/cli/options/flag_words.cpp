@@ -71,11 +71,16 @@ constexpr Place kPlaces[] = {
     {"SLURM_PROCID", "SLURM_NTASKS"},  // last: processes that start MPI's have it too
 };
 
-// Nothing where the variable is unset or no number.
+// Nothing where the variable is unset. Throws Error{usage} when it is no number.
 std::optional<uint64_t> number_in(const char* variable) {
   const char* text = variable ? std::getenv(variable) : nullptr;
   uint64_t number = 0;
-  return text && parse_whole(std::string(text), number) ? std::optional(number) : std::nullopt;
+  if (!text) return std::nullopt;
+  if (!parse_whole(std::string(text), number))
+    fail(ErrorKind::usage, format("%s is '%s' in the environment, expected a number", variable,
+                                  visible(text, false, 40).c_str()),
+         "else say I/N");
+  return number;
 }
 
 std::string text_of(const Shard& shard) {
@@ -87,12 +92,17 @@ std::string text_of(const Shard& shard) {
 void take_place(const FlagValue& value, bool has_count, Shard& shard) {
   for (const Place& place : kPlaces) {
     const std::optional<uint64_t> number = number_in(place.number), count = number_in(place.count);
-    if (!number || (!has_count && !count)) continue;
+    if (!number || (!has_count && !place.count)) continue;
+    if (!has_count && !count)
+      fail(ErrorKind::usage, format("%s is in the environment without %s", place.number, place.count),
+           "say auto/N");
     shard.number = *number, shard.source = place.number;
     if (has_count) return;
     const uint64_t least = number_in(place.least).value_or(0);
     const uint64_t step = std::max<uint64_t>(number_in(place.step).value_or(1), 1);
-    shard.number = (*number - std::min(least, *number)) / step, shard.n_shards = *count;
+    if (*number < least)
+      fail(ErrorKind::usage, format("%s is less than %s in the environment", place.number, place.least));
+    shard.number = (*number - least) / step, shard.n_shards = *count;
     shard.source += std::string(" and ") + place.count;
     return;
   }
