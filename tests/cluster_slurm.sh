@@ -9,7 +9,7 @@ export LC_ALL=C
 dsv32=$(realpath "${1:?usage: tests/cluster_slurm.sh DSV32 [MODEL]}")
 tests=$(dirname "$(realpath "$0")")
 model=$(realpath "${2:-$tests/../models/tiny.gguf}")
-n_checks=15
+n_checks=18
 for program in slurmctld slurmd munged sbatch; do
   PATH=$PATH:/usr/sbin command -v $program >/dev/null && [[ $(id -u) == 0 ]] && continue
   echo "skipped: $n_checks $program is missing, or this is not root"
@@ -127,7 +127,7 @@ sed -n '/^    #!\/bin\/bash$/,/^$/s/^    //p' "$tests/../docs/batch.md" >limit.s
 check "the script of docs/batch.md" test "$(wc -l <limit.sh)" -ge 5
 sed -i "s|dsv32 batch asked.jsonl|$dsv32 batch ${flags[*]} -n 40 asked.jsonl --parallel 1|; s|-n 12||" limit.sh
 sed -i 's/-c 256/-c 512/' limit.sh
-# Two tasks; Slurm looks at limits once a minute, so the signal is sent by scancel as it would be.
+# Two tasks; the signal is sent by scancel, as Slurm would send it.
 job=$(sbatch --parsable --array=0-1 --time=10 --output=limit.%a.log limit.sh)
 are_begun() { [[ -s answers.0.jsonl && -s answers.1.jsonl ]]; }
 check "a time limit: answers come" await are_begun
@@ -140,6 +140,21 @@ ran_again() { hasten; [[ $(grep -c '^shard 0/2' limit.0.log) -ge 2 && $(grep -c 
 check "a time limit: requeued by itself" await ran_again
 check "a time limit: it ends" await is_over
 check "a time limit: each line is answered once" test "$(grep -aho '"custom_id":"[0-9]*"' answers.*.jsonl | sort -u | wc -l)-$(cat answers.*.jsonl | wc -l)" = 80-80
+
+# --- time that is over by itself, and --drain -------------------------------------------------------------
+cat >drain.sh <<END
+#!/bin/bash
+#SBATCH --time=1 --signal=B:USR1@50
+trap 'kill -USR1 \$!' USR1
+$dsv32 batch ${flags[*]} -n 16000 -c 16100 asked.jsonl -o drained.jsonl --parallel 2 --drain 2s &
+wait \$!; code=\$?
+while kill -0 \$! 2>/dev/null; do wait \$!; code=\$?; done
+echo "code \$code"
+END
+sbatch -Q --output=drain.log drain.sh
+check "a limit of a minute: it ends" await is_over
+check "a limit of a minute: --drain" grep -q 'the time of --drain is over' drain.log
+check "a limit of a minute: its code" grep -q '^code 138$' drain.log
 
 echo "tally: $passed $failed 0"
 ((failed == 0))
