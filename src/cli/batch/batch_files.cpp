@@ -313,10 +313,11 @@ void BatchOutput::put(int64_t place, std::string text, bool has_failed) {
 }
 
 std::pair<int64_t, int64_t> BatchOutput::drop_held() {
-  const int64_t n = n_held(), n_failed = std::ranges::count_if(
-                                  held_, [](const auto&held) { return held.second.has_failed; });
+  int64_t n_failed = 0;
+  for (const auto& [place, held] : held_) n_failed += held.has_failed ? 1 : 0;
+  const int64_t n_answered = n_held() - n_failed;
   held_.clear();
-  return {n - n_failed, n_failed};
+  return {n_answered, n_failed};
 }
 
 // A full disk may end a write half-way: the written part is then cut off again.
