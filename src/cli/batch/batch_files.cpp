@@ -56,9 +56,8 @@ void check_head(std::string_view head, const std::string& name, bool is_json) {
   head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n\xef\xbb\xbf"), head.size()));
   const std::string_view line = head.substr(0, head.find_first_of("\r\n"));
   const size_t second = line.find_first_not_of(" \t", 1);
-  const bool is_array =
-                 line.starts_with('[') && (second == line.npos || line[second] == '{' || line[second] == '"'),
-             is_broken = line == "{" && head.size() > 1;
+  const bool begins_array = second == line.npos || line[second] == '{' || line[second] == '"';
+  const bool is_array = line.starts_with('[') && begins_array, is_broken = line == "{" && head.size() > 1;
   if (!is_array && !is_broken) return;
   fail(ErrorKind::usage,
        visible(name) + (is_array ? " is a JSON array" : " has a JSON object over several lines") +
