@@ -146,7 +146,7 @@ cat >drain.sh <<END
 #!/bin/bash
 #SBATCH --time=1 --signal=B:USR1@50
 trap 'kill -USR1 \$!' USR1
-$dsv32 batch ${flags[*]} -n 16000 -c 16100 asked.jsonl -o drained.jsonl --parallel 2 --drain 2s &
+$dsv32 batch -m $model -c 16100 -n 16000 --no-cache --no-think --temp 0 -t 1 asked.jsonl -o drained.jsonl --parallel 2 --drain 2s &
 wait \$!; code=\$?
 while kill -0 \$! 2>/dev/null; do wait \$!; code=\$?; done
 echo "code \$code"
