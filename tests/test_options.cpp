@@ -414,6 +414,13 @@ BOOST_AUTO_TEST_CASE(a_size_has_a_unit) {
     BOOST_TEST(complaint(Command::run, {flag, "1048576"}).empty());
   }
   BOOST_TEST(run_options({"--cache-size", "0"}).cache.max_bytes.value() == 0u);
+  const auto of_machine = [](const char* on) { return complaint(Command::inspect_plan, {"--on", on}); };
+  BOOST_TEST(contains(of_machine("24+256G"), "lacks a unit of memory"));
+  BOOST_TEST(contains(of_machine("2x4080+256G"), "GPUs, by memory or name (RTX3090, "));
+}
+
+BOOST_AUTO_TEST_CASE(a_letter_that_stands_alone_takes_no_value) {
+  BOOST_TEST(contains(complaint(Command::run, {"-q=yes", "x"}), "--quiet takes no value"));
 }
 
 // Also of those that no double holds.

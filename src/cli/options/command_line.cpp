@@ -64,7 +64,8 @@ void check_word(const CommandLine& line, const std::string& word) {
            "a model is a file or a part of its name, -m FILE");
   }
   const Flag* flag = flag_of(line.flags, word.substr(0, end));
-  if (is_long && end < word.size() && flag && !flag->value) fail_switch(line.flags, word.substr(2, end - 2));
+  if (end < word.size() && flag && !flag->value)
+    fail_switch(line.flags, is_long ? word.substr(2, end - 2) : flag->name());
 }
 
 // The value of the last flag of `word`, which is args[i].

@@ -77,8 +77,9 @@ std::optional<uint64_t> number_in(const char* variable) {
   uint64_t number = 0;
   if (!text) return std::nullopt;
   if (!parse_whole(std::string(text), number))
-    fail(ErrorKind::usage, format("%s is '%s' in the environment, expected a number", variable,
-                                  visible(text, false, 40).c_str()),
+    fail(ErrorKind::usage,
+         format("%s is '%s' in the environment, expected a number", variable,
+                visible(text, false, 40).c_str()),
          "else say I/N");
   return number;
 }
@@ -215,12 +216,14 @@ std::string name_of(const SyntheticTypes& types) {
   return types.mix ? types.mix->name : type_name(types.matrices) + std::string("-pure");
 }
 
-// "2x24+256" -> "2x24G+256G": terms that lack a unit, and are neither "0" nor a GPU's name, get one.
+// "2x24+256" -> "2x24G+256G": terms that lack a unit, and are neither "0" nor a GPU's name, get one. No GPU
+// has as many GiB as other names have in numbers, as 4080.
 std::string with_units(std::vector<std::string> terms) {
   for (std::string& term : terms) {
     const std::string one = term.substr(term.find('x') + 1);
     double number = 0;
-    if (parse_whole(one, number) && number > 0 && !find_gpu(one)) term += "G";
+    const bool is_name = &term != &terms.back() && parse_whole(one, number) && number >= 1000;
+    if (parse_whole(one, number) && number > 0 && !is_name && !find_gpu(one)) term += "G";
   }
   return joined(terms, "+");
 }
