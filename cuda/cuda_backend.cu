@@ -38,6 +38,7 @@ constexpr size_t kPastWeights = 256, kWeightAlignment = 256;
 constexpr size_t kStateBytes = 1024, kGatherState = 256, kPostState = 512;
 constexpr size_t kHostStateBytes = 256;  // at the landing's end: Exchange::HostState
 constexpr unsigned kMostFetches = 4;     // under way at a time
+static_assert(sizeof(cuda::Exchange::HostState) <= kHostStateBytes);
 
 // Raised when a change of these sources changes bits of rows or keys (tests/gpu/test_cuda_row_digests.cpp).
 constexpr int kNumericsEpoch = 13;
