@@ -125,6 +125,14 @@ BOOST_AUTO_TEST_CASE(a_deepseek32_file_that_lacks_its_indexer_gets_it) {
   refused([&] { logits_of(GgufFile(files.dense)); }, {"blk.0.indexer.", "is missing"});
   const GgufFile joined = opened(files.dense, {files.indexer});
   BOOST_TEST((logits_of(joined) == logits_of(whole)));
+  const auto without_keys = [](const std::string& key) {
+    return contains(key, ".attention.indexer.") ? "" : key;
+  };
+  gguf_copy(whole, without_keys, [](const GgufTensor& tensor) {
+    return !is_of_indexer(tensor);
+  }).write(files.dense);
+  BOOST_TEST(!read_model_args(GgufFile(files.dense)).has_indexer());
+  BOOST_TEST((logits_of(opened(files.dense, {files.indexer})) == logits_of(whole)));
 }
 
 // In any order; the indexer of the block may come with either.
