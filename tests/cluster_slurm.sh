@@ -145,7 +145,7 @@ check "a time limit: each line is answered once" test "$(grep -aho '"custom_id":
 cat >drain.sh <<END
 #!/bin/bash
 #SBATCH --time=1 --signal=B:USR1@50
-trap 'kill -USR1 \$!' USR1
+trap 'sleep 5; kill -USR1 \$!' USR1  # the signal may come before the program can take it
 $dsv32 batch -m $model -c 16100 -n 16000 --no-cache --no-think --temp 0 -t 1 asked.jsonl -o drained.jsonl --parallel 2 --drain 2s &
 wait \$!; code=\$?
 while kill -0 \$! 2>/dev/null; do wait \$!; code=\$?; done
