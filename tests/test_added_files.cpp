@@ -235,6 +235,15 @@ BOOST_AUTO_TEST_CASE(names_say_which_version_a_file_is_of) {
   check("dsv32 demo", "general.name", "DeepSeek V3.2", {});
   check("a model of one's own", "general.name", "Deepseek V3.2 Exp", {});
   check("", "", "", {});
+  // A model's own name counts before that of its base.
+  const Files files(false);
+  files.rename(files.dense, "DeepSeek-V3.2"), files.rename(files.indexer, "");
+  GgufWriter based = gguf_copy(GgufFile(files.dense), same, [](const GgufTensor&) { return true; });
+  based.add("general.base_model.0.name", "DeepSeek-V3.2-Exp-Base");
+  based.write(files.dir.file("based.gguf"));
+  Names warnings;
+  open_model(files.dir.file("based.gguf"), {files.indexer}, warnings);
+  BOOST_TEST(warnings.empty());
 }
 
 BOOST_AUTO_TEST_CASE(an_indexer_beside_a_dense_model_is_named) {
