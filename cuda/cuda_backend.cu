@@ -36,9 +36,8 @@ constexpr size_t kLandingBytes = size_t{4} << 20;
 constexpr size_t kPastWeights = 256, kWeightAlignment = 256;
 // At the workspace's end: a team's inbox; Launch::n_done, a team's gathers, posts to the host.
 constexpr size_t kStateBytes = 1024, kGatherState = 256, kPostState = 512;
-constexpr size_t kHostStateBytes = 256;  // at the landing's end: Exchange::HostState
-constexpr unsigned kMostFetches = 4;     // under way at a time
-static_assert(sizeof(cuda::Exchange::HostState) <= kHostStateBytes);
+constexpr size_t kLateBytes = 256;    // at the landing's end: who was late for a gather
+constexpr unsigned kMostFetches = 4;  // under way at a time
 
 // Raised when a change of these sources changes bits of rows or keys (tests/gpu/test_cuda_row_digests.cpp).
 constexpr int kNumericsEpoch = 13;
@@ -61,10 +60,9 @@ class CudaBackend : public Backend {
     n_done_ = static_cast<uint32_t*>(state_at(0));
     device_memory_.take(kLibraryBytes);
     landing_ = alloc_staging(kLandingBytes);
-    void* host = static_cast<uint8_t*>(landing_) + kLandingBytes - kHostStateBytes;
+    void* late = static_cast<uint8_t*>(landing_) + kLandingBytes - kLateBytes;
     exchange_.emplace(device, static_cast<cuda::Exchange::State*>(state_at(kGatherState)),
-                      static_cast<uint8_t*>(state_at(0)) - kInboxBytes,
-                      static_cast<cuda::Exchange::HostState*>(host));
+                      static_cast<uint8_t*>(state_at(0)) - kInboxBytes, static_cast<uint32_t*>(late));
     exchange_->inbox().wipe(stream_);
     CUDA_CHECK(cudaStreamSynchronize(stream_));  // from now on other devices may count in the state
     staging_ = alloc_staging(kStagingBytes);
@@ -142,7 +140,7 @@ class CudaBackend : public Backend {
   void download(void* host, const void* device, size_t n_bytes) override {
     join();
     if (n_bytes == 0) return wait();
-    void* target = n_bytes <= kLandingBytes - kHostStateBytes ? landing_ : host;
+    void* target = n_bytes <= kLandingBytes - kLateBytes ? landing_ : host;
     CUDA_CHECK(cudaMemcpyAsync(target, device, n_bytes, cudaMemcpyDeviceToHost, stream_));
     wait();
     if (target != host) std::memcpy(host, target, n_bytes);

@@ -59,7 +59,7 @@ struct DecodeRows {
   // Each member sends n_cols / n_members values of a row of x.
   Mail mail;
   bool is_x_arriving = false, may_send = false;
-  const Alarm* alarm = nullptr;
+  Alarm alarm;
 };
 
 // The product of any type and number of tokens. Runs, for types with codes, group the problems by matrix.

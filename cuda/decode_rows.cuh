@@ -261,7 +261,7 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
     if constexpr (kReads == Reads::arriving) {
       Patience patience;
       for (int absent = find_absent(begin, v);
-           absent >= 0 && !patience.ends(*rows.alarm, absent / (rows.n_cols / rows.alarm->n_members));
+           absent >= 0 && !patience.ends(rows.alarm, absent / (rows.n_cols / rows.alarm.n_members));
            absent = find_absent(begin, v))
         load(begin, v);
     }

@@ -54,7 +54,7 @@ struct Work {
   float* sum;
   int64_t n_sum;
   bool is_sum_wide;
-  const Alarm* alarm;
+  Alarm alarm;
 };
 
 constexpr const char* kLateHint = "another program may keep that GPU busy; nvidia-smi shows it";
@@ -116,7 +116,7 @@ DSV32_DEVICE Turn take_turn(const Work& work) {
 DSV32_DEVICE void await_member(const Work& work, const Exchange::State& own, int member, uint32_t n_counted) {
   Patience patience;
   while (static_cast<int32_t>(load_acquire_of_all(&own.arrived[member]) - n_counted) < 0)
-    if (patience.ends(*work.alarm, member)) return;
+    if (patience.ends(work.alarm, member)) return;
 }
 
 // sum += whole
@@ -239,24 +239,24 @@ void let_one_reach(int from, int to) {
 
 }  // namespace
 
-Exchange::Exchange(int device, State* state, void* inbox, HostState* host, double seconds)
-    : seconds_(seconds), inbox_(inbox), visit_{device, state, inbox_.words(), host, {}} {
-  *host = {};
+Exchange::Exchange(int device, State* state, void* inbox, uint32_t* late, double seconds)
+    : seconds_(seconds), inbox_(inbox), visit_{device, state, inbox_.words(), late, {}} {
+  *late = 0;
 }
 
 // Lets this device reach all members that visit, and returns whom to tell of one that is late.
-const Alarm* Exchange::know(const Member& member, std::span<const void* const> visits) {
-  Alarm& alarm = visit_.host->alarm;
+Alarm Exchange::know(const Member& member, std::span<const void* const> visits) {
+  Alarm alarm;
   alarm.number = static_cast<int>(member.number), alarm.n_members = static_cast<int>(visits.size());
   for (size_t m = 0; m < visits.size(); ++m) {
     const auto& visit = *static_cast<const Visit*>(visits[m]);
     devices_[m] = visit.device;
-    alarm.flags[m] = &visit.state->is_late, alarm.lates[m] = &visit.host->late;
+    alarm.flags[m] = &visit.state->is_late, alarm.lates[m] = visit.late;
   }
   alarm.most_nanoseconds = static_cast<uint64_t>(seconds_ * 1e9);
   let_reach({devices_.data(), visits.size()});
   CUDA_CHECK(cudaSetDevice(visit_.device));
-  return &alarm;
+  return alarm;
 }
 
 // The others may be at their next gather already: of their visits only addresses are read.
@@ -313,7 +313,7 @@ void Exchange::gather(const Gather& op, const Launch& launch) {
 }
 
 void Exchange::check() const {
-  const uint32_t code = *static_cast<const volatile uint32_t*>(&visit_.host->late);
+  const uint32_t code = *static_cast<const volatile uint32_t*>(visit_.late);
   for (int waiter = 0; code && waiter < kMostMembers; ++waiter)
     for (int member = 0; member < kMostMembers; ++member)
       if (code == late_code(waiter, member))
@@ -337,7 +337,7 @@ void Exchange::restart(cudaStream_t stream) {
   CUDA_CHECK(cudaMemsetAsync(visit_.state, 0, sizeof(State), stream));
   inbox_.wipe(stream);
   CUDA_CHECK(cudaStreamSynchronize(stream));
-  *static_cast<volatile uint32_t*>(&visit_.host->late) = 0;
+  *static_cast<volatile uint32_t*>(visit_.late) = 0;
 }
 
 void gather(const Gather& op, const Launch& launch) {

@@ -24,15 +24,9 @@ class Exchange {
     uint32_t is_late;                // a member did not come: this device waits for nobody until restart()
   };
 
-  // In pinned host memory, which all devices can read and write.
-  struct HostState {
-    uint32_t late;  // who has waited in vain for whom (late_code())
-    Alarm alarm;
-  };
-
-  // inbox: device memory, [Inbox::kBytes], all bits ones before another member may gather. A kernel waits for
-  // a member for so many seconds.
-  Exchange(int device, State* state, void* inbox, HostState* host, double seconds = 10);
+  // inbox: device memory, [Inbox::kBytes], all bits ones before another member may gather. late: pinned host
+  // memory, which all devices can write. A kernel waits for a member for so many seconds.
+  Exchange(int device, State* state, void* inbox, uint32_t* late, double seconds = 10);
 
   // All members call these, each in its own thread; op.member.team brings them together.
   void announce(const Gather& op);
@@ -41,7 +35,7 @@ class Exchange {
   // Throws Error{device} when a member, this one or another, did not come to a gather in time. What any
   // member has computed since then is invalid.
   void check() const;
-  bool is_late() const { return *static_cast<const volatile uint32_t*>(&visit_.host->late) != 0; }
+  bool is_late() const { return *static_cast<const volatile uint32_t*>(visit_.late) != 0; }
   // See Backend::restart_gathers(). stream: of all gathers; it is waited for as long as for a member.
   void restart(cudaStream_t stream);
 
@@ -50,12 +44,11 @@ class Exchange {
   struct Visit {
     int device = 0;
     State* state = nullptr;
-    uint32_t* inbox = nullptr;
-    HostState* host = nullptr;
+    uint32_t *inbox = nullptr, *late = nullptr;
     Gather op;
   };
   void check_shapes(const Gather& op, std::span<const void* const> visits) const;
-  const Alarm* know(const Member& member, std::span<const void* const> visits);
+  Alarm know(const Member& member, std::span<const void* const> visits);
 
   const double seconds_;
   Inbox inbox_;

@@ -86,7 +86,7 @@ struct Receive {
   float* sum;       // [n_rows, width]
   uint32_t* wiped;  // [n_wiped] of the P before, a multiple of kVector
   int n_wiped, n_rows;
-  const Alarm* alarm;
+  Alarm alarm;
 };
 
 // sum += the words of the inbox, which are wiped; out = the sums' norm, if there is an out. A block has a
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kNormThreads)
     DSV32_UNROLL for (int k = 0; k < kTogether; ++k) if (first + k * n_apart < width) sums[k] =
         *reinterpret_cast<const float4*>(work.sum + begin + first + k * n_apart);
     uint4 v[kTogether];
-    load_arrived(work.from, begin + first, n_apart, begin + width, *work.alarm, v);
+    load_arrived(work.from, begin + first, n_apart, begin + width, work.alarm, v);
     DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
       const int i = first + k * n_apart;
       if (i >= width) break;
@@ -142,14 +142,14 @@ __global__ void __launch_bounds__(kThreads)
 // Ends when all words have arrived. A thread has kTogether vectors. Bound by latency.
 __global__ void __launch_bounds__(kThreads)
     await_kernel(const __grid_constant__ Words first, const __grid_constant__ Words second,
-                 const Alarm* alarm) {
+                 const __grid_constant__ Alarm alarm) {
   wait_for_inputs();
   let_next_start();
   const int n_apart = kVector * kThreads, begin = static_cast<int>(blockIdx.x) * kTogether * n_apart +
                                                   kVector * static_cast<int>(threadIdx.x);
   uint4 v[kTogether];
-  if (begin < first.n) load_arrived(first, begin, n_apart, first.n, *alarm, v);
-  if (begin < second.n) load_arrived(second, begin, n_apart, second.n, *alarm, v);
+  if (begin < first.n) load_arrived(first, begin, n_apart, first.n, alarm, v);
+  if (begin < second.n) load_arrived(second, begin, n_apart, second.n, alarm, v);
 }
 
 // Whether the norm is that of the gather's sum, and a block has room for its rows.
@@ -161,7 +161,7 @@ bool norms_sum(const Gather& op) {
 
 }  // namespace
 
-void Inbox::announce(const Gather& op, const Alarm* alarm, std::span<uint32_t* const> words) {
+void Inbox::announce(const Gather& op, const Alarm& alarm, std::span<uint32_t* const> words) {
   std::ranges::copy(words, of_members_);
   alarm_ = alarm;
   Announced& announced = op.sum ? sum_ : product_;
@@ -170,7 +170,7 @@ void Inbox::announce(const Gather& op, const Alarm* alarm, std::span<uint32_t* c
   announced = {};
   for (int i = 0; i < 2; ++i) {
     const Gather::Piece& piece = op.pieces[i];
-    if (piece.width % alarm->n_members != 0 || piece.width % kVector != 0 || piece.is_by_rows)
+    if (piece.width % alarm.n_members != 0 || piece.width % kVector != 0 || piece.is_by_rows)
       fail(ErrorKind::internal, format("an inbox for [%ld, %ld]", piece.n_rows, piece.width));
     announced.pieces[i] = {piece.part, piece.whole, piece.n_rows, piece.width, at};
     at += piece.n_rows * piece.width;
@@ -192,9 +192,9 @@ bool Inbox::is_announced(const Gather& op) const {
 
 Mail Inbox::mail_of(const Piece& piece) const {
   Mail mail;
-  mail.n_members = alarm_->n_members;
+  mail.n_members = alarm_.n_members;
   for (int m = 0; m < mail.n_members; ++m)
-    mail.to[m] = of_members_[m] + piece.first + alarm_->number * (piece.width / mail.n_members);
+    mail.to[m] = of_members_[m] + piece.first + alarm_.number * (piece.width / mail.n_members);
   mail.token_stride = piece.width;
   return mail;
 }
@@ -207,7 +207,7 @@ Mail Inbox::send_from(const void* part, int64_t problem_stride, int64_t token_st
   for (Announced* announced : {&product_, &sum_})
     for (Piece& piece : announced->pieces) {
       if (piece.n() == 0 || piece.part != part || announced->is_taken) continue;
-      const int64_t share = piece.width / alarm_->n_members;
+      const int64_t share = piece.width / alarm_.n_members;
       const auto in_whole = [&](int64_t n) { return n % share == 0 ? n / share * piece.width : n; };
       piece.is_sent = true;
       Mail mail = mail_of(piece);
@@ -220,11 +220,11 @@ Mail Inbox::send_from(const void* part, int64_t problem_stride, int64_t token_st
 void Inbox::send(const Gather& op, const Launch& launch) {
   for (int i = 0; i < 2; ++i) {
     const Piece& piece = announced_as(op).pieces[i];
-    const auto n = static_cast<int>(piece.n() / alarm_->n_members);
+    const auto n = static_cast<int>(piece.n() / alarm_.n_members);
     if (piece.is_sent || n == 0) continue;
     launch_kernel(send_kernel, {ceil_div(n, kThreads), kThreads}, launch,
                   static_cast<const float*>(op.pieces[i].part), n,
-                  static_cast<int>(piece.width / alarm_->n_members), mail_of(piece));
+                  static_cast<int>(piece.width / alarm_.n_members), mail_of(piece));
   }
 }
 

@@ -12,8 +12,7 @@ namespace dsv32::cuda {
 
 constexpr int kMostMembers = 8;
 
-// Whom a kernel tells that a member did not come: all members' devices and hosts. It lies in pinned host
-// memory, which kernels read only once they have waited for a while.
+// Whom a kernel tells that a member did not come: all members' devices and hosts. Kernels take it as it is.
 struct Alarm {
   uint32_t* flags[kMostMembers] = {};  // by member: Exchange::State::is_late
   uint32_t* lates[kMostMembers] = {};
@@ -39,7 +38,7 @@ class Inbox {
 
   uint32_t* words() const { return words_; }
   // See Backend::announce(). words: of all members' inboxes.
-  void announce(const Gather& op, const Alarm* alarm, std::span<uint32_t* const> words);
+  void announce(const Gather& op, const Alarm& alarm, std::span<uint32_t* const> words);
   bool is_announced(const Gather& op) const;
   // A gather that was announced, in two parts, between which the members meet. The first sends what the
   // products do not send; the second lets the next product wait for its x, or enqueues what waits for a sum.
@@ -55,7 +54,7 @@ class Inbox {
   Mail send_from(const void* part, int64_t problem_stride, int64_t token_stride);
   // Where values of a gathered vector arrive; null: they lie in their place.
   const float* arrival_of(const float* x) const;
-  const Alarm* alarm() const { return alarm_; }
+  const Alarm& alarm() const { return alarm_; }
   // Returns when all values that a product reads have arrived, for kernels that do not wait themselves.
   void await(const Launch& launch) const;
 
@@ -76,7 +75,7 @@ class Inbox {
 
   uint32_t* words_;
   uint32_t* of_members_[kMostMembers] = {};
-  const Alarm* alarm_ = nullptr;
+  Alarm alarm_;
   Announced product_, sum_;  // what a product reads, until its words are wiped; and a sum
   int turn_ = 0;             // of the regions for products
 };

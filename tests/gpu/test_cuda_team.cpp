@@ -7,8 +7,8 @@
 #include <numeric>
 #include <vector>
 
-#include "base/error.h"
 #include "backend/team.h"
+#include "base/error.h"
 #include "tests/gpu/shares.h"
 #include "tests/gpu/two_gpus.h"
 #include "tests/support/same_bits.h"
@@ -274,8 +274,7 @@ BOOST_AUTO_TEST_CASE(many_gathers_in_a_row, *boost::unit_test::precondition(need
 struct TwoExchanges {
   using State = cuda::Exchange::State;
   struct Side {
-    DeviceArray<uint32_t> state;
-    DeviceArray<cuda::Exchange::HostState> host{1, true};
+    DeviceArray<uint32_t> state, late{1, true};
     DeviceArray<uint32_t> inbox{std::vector<uint32_t>(cuda::Inbox::kBytes / sizeof(uint32_t), UINT32_MAX)};
     DeviceArray<float> part{Floats(64, 1.0f)}, whole{128};
     TestLaunch test{1 << 20};
@@ -286,7 +285,7 @@ struct TwoExchanges {
     Side(int device_, const State& begin)
         : state(words_of(begin)),
           device(device_),
-          exchange(device, reinterpret_cast<State*>(state.data()), inbox.data(), host.data(), 0.2) {}
+          exchange(device, reinterpret_cast<State*>(state.data()), inbox.data(), late.data(), 0.2) {}
     ~Side() { cudaGraphExecDestroy(graph); }
     static std::vector<uint32_t> words_of(const State& state) {
       std::vector<uint32_t> words(sizeof(State) / sizeof(uint32_t));

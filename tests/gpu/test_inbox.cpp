@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/error.h"
 #include "backend/team.h"
+#include "base/error.h"
 #include "tests/gpu/shares.h"
 #include "tests/gpu/two_gpus.h"
 #include "tests/support/same_bits.h"
@@ -61,7 +61,7 @@ class Side {
   Buffer<float> weight_, h_, x_, out_, part_, o_, all_o_, up_, inner_, all_inner_, logits_, use_weights_;
   Buffer<int32_t> chosen_;
   Buffer<uint8_t> hidden_;
-  DeviceArray<cuda::Exchange::HostState> host_{1, true};
+  DeviceArray<uint32_t> late_{1, true};
   TestLaunch test_{size_t{64} << 20};
   cudaGraphExec_t graph_ = nullptr;
   int64_t n_ = 0;  // tokens
@@ -76,7 +76,7 @@ class Side {
         device_(device),
         member_(member),
         memory_(make_cuda_backend(device)),
-        exchange(device, reinterpret_cast<State*>(state.data()), inbox.data(), host_.data(), 0.2) {
+        exchange(device, reinterpret_cast<State*>(state.data()), inbox.data(), late_.data(), 0.2) {
     Backend& b = *memory_;
     const int64_t first_head = member.begin(kHeads);
     uv_ = place(b, w.uv, 0, kValue, first_head, member.end(kHeads) - first_head);
