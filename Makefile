@@ -55,14 +55,25 @@ ALONE        := $(addprefix src/backend/,cpu_matmul.cpp cpu_formats_vnni.cpp cpu
 STATIONS     := base gguf text constrain backend weights context model engine prefix \
                 $(addprefix cli_,terminal options warm chat batch inspect)
 $(foreach station,$(STATIONS),$(eval FILES_$(station) := $(filter-out $(ALONE),$(wildcard src/$(subst _,/,$(station))/*.cpp))))
-TEST_SOURCES := $(wildcard tests/*.cpp)
+# Tests too, by the first letters of their names, since most of their compile time is for templates that many of them use. So
+# all that a test has lies within its suite, which is a namespace.
+TEST_GROUPS  := ab:[ab] ch:c[a-h] cz:c[!a-h] d:d el:[e-l] mo:[m-o] p:p[!r] pr:pr qr:[qr] s:s t:t z:[u-z]
+GPU_GROUPS   := bc:[a-c] dh:[d-h] mz:[i-z]
+TEST_ALONE   := tests/test_history_file.cpp  # libedit has a Tokenizer too
+files_of      = $(filter-out $(TEST_ALONE),$(wildcard $1/test_$(lastword $(subst :, ,$2))*.cpp))
+$(foreach group,$(TEST_GROUPS),$(eval FILES_tests_$(firstword $(subst :, ,$(group))) := $(call files_of,tests,$(group))))
+$(foreach group,$(GPU_GROUPS),$(eval FILES_gpu_$(firstword $(subst :, ,$(group))) := $(call files_of,tests/gpu,$(group))))
 OBJECTS      := $(ALONE:%.cpp=$(BUILD)/%.o) $(STATIONS:%=$(BUILD)/src/%.o)
-TEST_OBJECTS := $(TEST_SOURCES:%.cpp=$(BUILD)/%.o)
+TESTS        := $(foreach group,$(TEST_GROUPS),$(BUILD)/tests/tests_$(firstword $(subst :, ,$(group))).o)
+GPU_TESTS    := $(foreach group,$(GPU_GROUPS),$(BUILD)/tests/gpu_$(firstword $(subst :, ,$(group))).o)
+TEST_OBJECTS := $(BUILD)/tests/main.o $(TEST_ALONE:%.cpp=$(BUILD)/%.o) $(TESTS)
 LAB_ALONE    := $(addprefix tests/tools/lab/,main.cpp plain_read.cpp)
 FILES_lab    := $(filter-out $(LAB_ALONE),$(wildcard tests/tools/lab/*.cpp))
 LAB_OBJECTS  := $(BUILD)/src/lab.o $(BUILD)/tests/tools/lab/plain_read.o
-GPU_TEST_OBJECTS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/gpu/*.cpp))
-SUPPORT      := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/support/*.cpp))
+SUPPORT_ALONE := $(addprefix tests/support/failing_,allocations.cpp threads.cpp) tests/support/tiny_vocabulary.cpp
+FILES_support := $(filter-out $(SUPPORT_ALONE),$(wildcard tests/support/*.cpp))
+SUPPORT      := $(BUILD)/tests/support.o $(SUPPORT_ALONE:%.cpp=$(BUILD)/%.o)
+UNITED       := $(STATIONS:%=$(BUILD)/src/%.o) $(BUILD)/src/lab.o $(TESTS) $(GPU_TESTS) $(BUILD)/tests/support.o
 TINY         := models/tiny.gguf
 
 all: deps $(BUILD)/dsv32  ## build build/dsv32 (the default)
@@ -194,7 +205,7 @@ $(BUILD)/make_tiny_model: $(BUILD)/tests/tools/make_tiny_model.o $(SUPPORT) $(OB
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $^ $(TEST_LIB) $(LDLIBS) -o $@
 
-$(BUILD)/gpu_tests: $(GPU_TEST_OBJECTS) $(BUILD)/tests/main.o $(SUPPORT) $(LAB_OBJECTS) $(OBJECTS) $(CUDA_OBJECTS)
+$(BUILD)/gpu_tests: $(GPU_TESTS) $(BUILD)/tests/main.o $(SUPPORT) $(LAB_OBJECTS) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $^ $(TEST_LIB) $(LDLIBS) -o $@
 
@@ -231,14 +242,15 @@ $(BUILD)/.built_%:
 	@rm -f $(BUILD)/.built_*
 	@touch $@
 # Whatever lies in tests may include what only the tests install.
-$(TEST_OBJECTS) $(GPU_TEST_OBJECTS) $(SUPPORT) $(BUILD)/tests/tools/make_tiny_model.o: | test_deps
-# Tests take longer to compile than to run, under the sanitizers more than twice as long. Half of that is for headers of
-# other projects, so these are precompiled; for the few race tests that takes longer than it saves.
+$(TEST_OBJECTS) $(GPU_TESTS) $(SUPPORT) $(BUILD)/tests/tools/make_tiny_model.o: | test_deps
+# Headers of other projects take most of the rest of the tests' compile time, so these are precompiled; for the few race tests
+# that takes longer than it saves.
 TEST_FLAGS = $(if $(SAN),-O0,-O1)
 PRECOMPILED = $(BUILD)/tests/support/headers.h
-$(filter-out %/main.o,$(TEST_OBJECTS)) $(GPU_TEST_OBJECTS): $(PRECOMPILED:=.gch)
-$(filter-out %/main.o,$(TEST_OBJECTS)) $(GPU_TEST_OBJECTS): private CXXFLAGS += $(PRECOMPILED:%=-include %)
-$(TEST_OBJECTS) $(GPU_TEST_OBJECTS): private CXXFLAGS += $(TEST_FLAGS)
+WITH_HEADERS = $(TESTS) $(GPU_TESTS) $(BUILD)/tests/support.o
+$(WITH_HEADERS): $(PRECOMPILED:=.gch)
+$(WITH_HEADERS): private CXXFLAGS += $(PRECOMPILED:%=-include %)
+$(TEST_OBJECTS) $(GPU_TESTS) $(SUPPORT) $(LAB_OBJECTS): private CXXFLAGS += $(TEST_FLAGS)
 $(BUILD)/tests/support/headers.h.gch: tests/support/headers.h | test_deps
 	@echo "c++ $<"
 	@mkdir -p $(@D)
@@ -247,7 +259,7 @@ $(BUILD)/tests/support/headers.h.gch: tests/support/headers.h | test_deps
 # cli waits for people and for the model, so it is compiled faster instead.
 $(BUILD)/src/cli/options/commands.o $(BUILD)/src/cli_%.o: CXXFLAGS += $(if $(SAN),-O0,-O1)
 # -idirafter: Debian's toolkit is in /usr, and -isystem /usr/include would hide the C headers from those of C++.
-$(BUILD)/tests/gpu/%.o: CXXFLAGS += -idirafter $(CUDA_HOME)/include
+$(GPU_TESTS): CXXFLAGS += -idirafter $(CUDA_HOME)/include
 # Under the sanitizers one instruction set is enough (AVX2 if the CPU has it). Products are optimised; alignment (vectors
 # are read from any address here) and the stack are not checked. Otherwise products take minutes to compile, and most of
 # the tests' time. Kernels for instructions that this CPU lacks are not called, so they are not checked.
@@ -258,12 +270,12 @@ SAN_VNNI     := $(if $(SAN),$(if $(shell grep -m 1 avx512_vnni /proc/cpuinfo),$(
 $(BUILD)/src/backend/cpu_matmul.o $(BUILD)/src/backend/cpu_attention_kernels.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_TARGET) $(SAN_PRODUCTS)
 $(BUILD)/src/backend/cpu_formats_vnni.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_VNNI)
 
-# Writes the file that includes a station's files, if their list has changed; two builds may do so at a time.
-$(BUILD)/src/%.cpp: FORCE
+# Writes the file that includes the files that are compiled together, if their list has changed; two builds may do so at a time.
+$(BUILD)/src/%.cpp $(BUILD)/tests/%.cpp: FORCE
 	@mkdir -p $(@D)
 	@new=$@.$$$$; printf '#include "%s"\n' $(FILES_$*) >$$new; cmp -s $$new $@ && rm $$new || mv $$new $@
-$(STATIONS:%=$(BUILD)/src/%.o) $(BUILD)/src/lab.o: $(BUILD)/src/%.o: $(BUILD)/src/%.cpp | deps
-	@echo "c++ src/$*"
+$(UNITED): %.o: %.cpp | deps
+	@echo "c++ $(@:$(BUILD)/%.o=%)"
 	@$(CXX) $(CXXFLAGS) -c $< -o $@
 FORCE:
 

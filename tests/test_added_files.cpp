@@ -14,6 +14,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(added_files)
+
 namespace {
 
 using Names = std::vector<std::string>;
@@ -91,8 +93,6 @@ void refused(const std::function<void()>& act, const Names& parts) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(added_files)
 
 BOOST_AUTO_TEST_CASE(an_indexer_from_a_file_of_its_own_makes_a_dense_model_the_sparse_one) {
   const Files files(false);

@@ -16,6 +16,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(announced_gathers)
+
 namespace {
 
 constexpr int64_t kSequences = 6, kPrompt = 40;
@@ -127,8 +129,6 @@ std::vector<float> logits_of(const GgufFile& file, const ModelArgs& args, int64_
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(announced_gathers)
 
 BOOST_AUTO_TEST_CASE(come_in_turns_and_all_of_a_step) {
   const TempDir dir;

@@ -7,6 +7,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(answer_json)
+
 namespace {
 
 const Tokenizer& tokenizer() {
@@ -28,8 +30,6 @@ Json whole(const GenerationResult& result) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(answer_json)
 
 BOOST_AUTO_TEST_CASE(calls_in_a_message) {
   const Json choice = whole(with_calls("")), message = choice["message"];

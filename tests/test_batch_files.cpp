@@ -19,6 +19,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(batch_files)
+
 namespace {
 
 using Result = LineReader::Result;
@@ -67,8 +69,6 @@ std::string complaint(const std::string& path, const std::optional<FileStamp>& i
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(batch_files)
 
 BOOST_AUTO_TEST_CASE(lines_and_their_numbers) {
   const Files files;

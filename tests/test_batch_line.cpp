@@ -9,6 +9,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(batch_line)
+
 namespace {
 
 ChatRequest defaults() {
@@ -46,8 +48,6 @@ std::string chat(const std::string& fields) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(batch_line)
 
 BOOST_AUTO_TEST_CASE(a_line_in_openais_form) {
   const std::string json =

@@ -12,6 +12,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(batch_runner)
+
 namespace {
 
 const Tokenizer& tokenizer() {
@@ -64,13 +66,12 @@ std::string text_of(const BatchItem& item) { return *item.id + " is answered at 
 std::map<int64_t, std::string> outcomes(BatchRunner& runner) {
   std::map<int64_t, std::string> all;
   while (runner.n_running() > 0)
-    for (const auto& item : runner.advance()) all[item->place] = item->error ? item->error->what() : item->text;
+    for (const auto& item : runner.advance())
+      all[item->place] = item->error ? item->error->what() : item->text;
   return all;
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(batch_runner)
 
 BOOST_AUTO_TEST_CASE(what_one_request_throws_is_its_own_outcome) {
   const std::string bos(tokenizer().piece(tokenizer().bos_id()));
@@ -100,7 +101,8 @@ BOOST_AUTO_TEST_CASE(what_one_request_throws_is_its_own_outcome) {
   }
 }
 
-// Whichever allocation fails: what begin() and advance() throw has lost nothing, and one outcome at most is bad.
+// Whichever allocation fails: what begin() and advance() throw has lost nothing, and one outcome at most is
+// bad.
 BOOST_AUTO_TEST_CASE(without_memory_no_other_request_is_lost) {
   int64_t n_bad = 0, n_thrown = 0;
   bool has_failed = true;

@@ -16,6 +16,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(batch_timing)
+
 namespace {
 
 constexpr int64_t kTopk = 32, kLayers = 2, kSequences = 3, kHeld = 150, kDecoded = 4;
@@ -50,8 +52,6 @@ struct Scene {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(batch_timing)
 
 // The formats of a mix differ from matrix to matrix; rows of 128 values get a substitute.
 BOOST_AUTO_TEST_CASE(random_weights_in_each_mix_of_llama_quantize_compute) {

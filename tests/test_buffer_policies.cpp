@@ -17,6 +17,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(buffer_policies)
+
 namespace {
 
 using Steps = std::vector<SelectedRows>;
@@ -105,8 +107,6 @@ int64_t fewest_misses(const Steps& steps, int n_slots) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(buffer_policies)
 
 BOOST_AUTO_TEST_CASE(lru_counts_what_the_buffer_counts) {
   std::mt19937 random(1);

@@ -16,6 +16,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(call_parser)
+
 namespace {
 
 #define DSML "｜DSML｜"
@@ -250,8 +252,6 @@ std::string rendered(const std::vector<ToolCall>& calls) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(call_parser)
 
 BOOST_AUTO_TEST_CASE(what_the_model_writes_is_read) {
   for (const Accepted& one : accepted()) {

@@ -21,6 +21,9 @@
 #include "tests/support/tiny_file.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(changed_model)
+
 using namespace dsv32::known_prompt;
 namespace fs = std::filesystem;
 
@@ -79,8 +82,6 @@ bool is_of_change(const Error& error) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(changed_model)
 
 // However soon it comes after the opening, and that after another one.
 BOOST_AUTO_TEST_CASE(a_write_shows) {
@@ -225,7 +226,8 @@ BOOST_AUTO_TEST_CASE(what_waits_to_be_stored_is_not) {
     const auto opened = std::make_unique<TinySequence>(changing.model.path, changing.options);
     opened->sequence->sync(base());
     const PrefixCache& prefixes = *opened->engine->prefix_cache();
-    while (opened->engine->prefix_cache()->store_more() && prefixes.is_unidentified()) std::this_thread::yield();
+    while (opened->engine->prefix_cache()->store_more() && prefixes.is_unidentified())
+      std::this_thread::yield();
     changing.change();
     const auto warnings = opened->kept_warnings;
     opened->sequence.reset(), opened->engine.reset();

@@ -11,6 +11,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(chat_format)
+
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -108,8 +110,6 @@ const Output kOutputs[] = {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(chat_format)
 
 BOOST_AUTO_TEST_CASE(prompts_are_those_of_the_official_format) {
   const ChatFormat chat(tokenizer());

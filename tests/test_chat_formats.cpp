@@ -26,6 +26,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(chat_formats)
+
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -137,8 +139,6 @@ Options on_model(Command command, const TinyVocabulary& vocabulary, const std::s
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(chat_formats)
 
 BOOST_AUTO_TEST_CASE(prompts_are_those_of_the_published_templates) {
   BOOST_TEST(golden().size() == std::size(kPublished));

@@ -12,6 +12,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(chat_kills, *boost::unit_test::precondition(has_terminal))
+
 namespace {
 
 constexpr size_t kWide = 4000;  // columns: no answer here is broken
@@ -86,8 +88,6 @@ void kill_often(int n_times) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(chat_kills, *boost::unit_test::precondition(has_terminal))
 
 BOOST_AUTO_TEST_CASE(what_was_shown_is_kept) { kill_often(kIsSanitized ? 1 : 2); }
 

@@ -18,6 +18,9 @@
 #include "tests/support/sanitized.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(chat_terminal, *boost::unit_test::precondition(has_terminal))
+
 namespace fs = std::filesystem;
 
 namespace {
@@ -73,8 +76,6 @@ struct ChatInShell {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(chat_terminal, *boost::unit_test::precondition(has_terminal))
 
 BOOST_AUTO_TEST_CASE(a_paste_is_one_message) {
   const Home home;

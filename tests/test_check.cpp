@@ -11,6 +11,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(check)
+
 namespace {
 
 constexpr int64_t kTokens = 80, kTopk = 32, kDecoded = 64;
@@ -60,8 +62,6 @@ Deviation deviation_with(Pick pick, float factor, int64_t n_tokens = kTokens) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(check)
 
 BOOST_AUTO_TEST_CASE(a_small_buffer_gives_the_same_bits_and_is_used) {
   for (const KvType kv_type : {KvType::fp8, KvType::bf16}) {

@@ -13,6 +13,8 @@
 
 namespace dsv32 {
 
+BOOST_AUTO_TEST_SUITE(constrain)
+
 namespace {
 
 // Whether the bytes are a whole document.
@@ -94,8 +96,6 @@ void check_tokenisations(const std::shared_ptr<Grammar>& grammar, const Constrai
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(constrain)
 
 BOOST_AUTO_TEST_CASE(the_golden_file_has_what_is_promised) {
   BOOST_TEST(golden_schemas().size() >= 380U);

@@ -19,6 +19,8 @@
 
 namespace dsv32 {
 
+BOOST_AUTO_TEST_SUITE(constrain_bounds)
+
 namespace {
 
 using nlohmann::ordered_json;
@@ -226,8 +228,6 @@ int outcome_of(const std::string& schema, std::string_view beginning = {}) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(constrain_bounds)
 
 BOOST_AUTO_TEST_CASE(schemas_built_to_explode_do_not) {
   for (const auto& [name, schema] : explosive_schemas())

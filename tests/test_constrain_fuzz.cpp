@@ -15,6 +15,8 @@
 
 namespace dsv32 {
 
+BOOST_AUTO_TEST_SUITE(constrain_fuzz)
+
 namespace {
 
 using nlohmann::ordered_json;
@@ -156,8 +158,6 @@ class Mutator {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(constrain_fuzz)
 
 BOOST_AUTO_TEST_CASE(mutated_schemas_are_refused_or_work) {
   int n_compiled = 0;

@@ -10,6 +10,8 @@
 
 namespace dsv32 {
 
+BOOST_AUTO_TEST_SUITE(constrain_masks)
+
 namespace {
 
 // What take() and is_complete() say that the mask must be.
@@ -52,8 +54,6 @@ void check_masks(const ConstrainedVocabulary& vocabulary, uint64_t n_walks, uint
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(constrain_masks)
 
 BOOST_AUTO_TEST_CASE(they_allow_what_can_be_taken_of_tokens_that_cross) {
   check_masks(crossing_vocabulary(), kIsSanitized ? 1 : 4, kIsSanitized ? 16 : 4);

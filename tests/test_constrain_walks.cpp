@@ -18,6 +18,8 @@
 
 namespace dsv32 {
 
+BOOST_AUTO_TEST_SUITE(constrain_walks)
+
 namespace {
 
 namespace ut = boost::unit_test;
@@ -104,8 +106,6 @@ void time_masks_along(const GoldenSchema& schema, const std::shared_ptr<Grammar>
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(constrain_walks)
 
 BOOST_AUTO_TEST_CASE(their_documents_are_those_that_were_validated, *ut::precondition(takes_no_minutes)) {
   check_digests(kFew);

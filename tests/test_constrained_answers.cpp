@@ -14,6 +14,8 @@
 
 namespace dsv32 {
 
+BOOST_AUTO_TEST_SUITE(constrained_answers)
+
 namespace {
 
 constexpr size_t kLines = kIsSanitized ? 50 : kConstrainedLines;
@@ -65,8 +67,6 @@ void add_keywords(const nlohmann::json& schema, std::set<std::string>& keywords)
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(constrained_answers)
 
 BOOST_AUTO_TEST_CASE(the_schemas_have_every_keyword) {
   std::set<std::string> keywords;

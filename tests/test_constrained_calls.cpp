@@ -14,6 +14,8 @@
 
 namespace dsv32 {
 
+BOOST_AUTO_TEST_SUITE(constrained_calls)
+
 namespace {
 
 using nlohmann::ordered_json;
@@ -86,8 +88,6 @@ void check_calls(const Request& request, const HeardAnswer& answer, const std::s
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(constrained_calls)
 
 BOOST_AUTO_TEST_CASE(calls_have_the_arguments_that_their_schemas_accept) {
   constexpr size_t kRequests = 8;

@@ -17,6 +17,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(cpu_attention_kernels)
+
 namespace {
 
 std::vector<float> random_floats(size_t n, uint64_t seed) {
@@ -63,8 +65,6 @@ struct Attention {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(cpu_attention_kernels)
 
 BOOST_AUTO_TEST_CASE(every_e4m3_is_decoded_exactly) {
   std::vector<uint8_t> codes(256 + 7);  // and a tail

@@ -17,6 +17,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(cpu_backend)
+
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -66,8 +68,6 @@ std::vector<std::vector<float>> adversarial_rows(size_t n) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(cpu_backend)
 
 BOOST_AUTO_TEST_CASE(top_k_is_exact_on_adversarial_rows) {
   for (const int64_t target : available_targets()) {

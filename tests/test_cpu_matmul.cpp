@@ -22,6 +22,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(cpu_matmul_)
+
 namespace {
 
 const std::vector<TensorType> kTypes = supported_types();
@@ -202,8 +204,6 @@ std::vector<Shape> shapes_of(TensorType type) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(cpu_matmul_)
 
 BOOST_AUTO_TEST_CASE(products_agree_with_sums_in_double_on_every_target) {
   for (const int64_t target : available_targets()) {

@@ -10,6 +10,9 @@
 #include "tests/support/temp_dir.h"
 
 namespace dsv32 {
+
+BOOST_AUTO_TEST_SUITE(demo_model)
+
 namespace {
 
 // What the sanitizers look for is in one passage as in many.
@@ -36,8 +39,6 @@ void check_buffered_answers(const std::string& name) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(demo_model)
 
 BOOST_AUTO_TEST_CASE(questions_about_a_thousand_tokens_are_answered) {
   BOOST_TEST(accuracy("1k", kIsSanitized ? 1 : 3, "indexer") >= 0.95);

@@ -21,6 +21,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(draft_block)
+
 namespace {
 
 const char* const kNames[] = {"shared", "own"};
@@ -256,8 +258,6 @@ class GuessingCompany {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(draft_block)
 
 BOOST_DATA_TEST_CASE(unrounded_guesses_agree_in_prefill_and_in_decode, boost::unit_test::data::make(kNames),
                      name) {

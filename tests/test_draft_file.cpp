@@ -17,6 +17,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(draft_file)
+
 namespace {
 
 TinyModel shape_of(bool has_block) {
@@ -80,8 +82,6 @@ GgufFile opened(const std::string& path, const std::vector<std::string>& added) 
 std::vector<float> logits_of(Engine& engine) { return run_alone(engine, random_tokens(24, 1), 16); }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(draft_file)
 
 // On one device, and with a border before the last layer, where embedding and norm are needed once more.
 BOOST_AUTO_TEST_CASE(the_block_is_loaded_with_its_own_ends_or_the_models) {

@@ -9,6 +9,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(test_draft_pace)
+
 namespace {
 
 struct Clock {
@@ -64,8 +66,6 @@ int64_t usual(DraftPace& pace, const Clock& clock, Rng& rng) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(test_draft_pace)
 
 BOOST_AUTO_TEST_CASE(the_open_number_is_near_the_best_of_the_fixed_ones) {
   const std::vector<Clock> clocks{

@@ -10,6 +10,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(draft_steps)
+
 namespace {
 
 constexpr int64_t kTopk = 32, kContext = 640;
@@ -34,8 +36,6 @@ Truth truth_of(std::span<const int32_t> prompt, std::optional<int64_t> topk_buff
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(draft_steps)
 
 BOOST_AUTO_TEST_CASE(verified_tokens_have_the_bits_that_they_have_alone) {
   const std::vector<int32_t> prompt = random_tokens(230, 3);

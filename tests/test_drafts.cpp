@@ -21,6 +21,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(drafts)
+
 namespace {
 
 // The first four of each kFillEach requests have no limit: together they fill small pools.
@@ -209,7 +211,7 @@ class Drafting {
   }
 
   void check(const Asked& asked, const Ear& ear, const GenerationResult& result) {
-    BOOST_TEST_INFO("request " << &asked - &::asked().front());
+    BOOST_TEST_INFO("request " << &asked - &drafts::asked().front());
     n_guessed_ += result.n_guessed, n_accepted_ += result.n_accepted, n_cached_ += result.n_cached_tokens;
     if (asked.n_before_stop >= 0 && result.finish_reason == FinishReason::interrupted) {
       BOOST_TEST((asked.text.starts_with(ear.text) && asked.reasoning.starts_with(ear.reasoning)));
@@ -246,8 +248,6 @@ class Drafting {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(drafts)
 
 // The token that ends an answer is not computed, but a guess of it was right.
 BOOST_AUTO_TEST_CASE(a_right_guess_of_the_last_token_counts) {

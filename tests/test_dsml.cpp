@@ -19,6 +19,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(dsml)
+
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -104,8 +106,6 @@ void check_refused(const std::vector<Message>& messages, const std::string& why)
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(dsml)
 
 BOOST_AUTO_TEST_CASE(prompts_are_those_of_the_official_encoder) {
   BOOST_TEST(goldens().size() >= 40u);

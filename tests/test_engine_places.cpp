@@ -16,6 +16,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(engine_places)
+
 namespace {
 
 constexpr int64_t kPrompt = 100, kAnswer = 20;
@@ -65,8 +67,6 @@ Talk talk(Engine& engine) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(engine_places)
 
 BOOST_AUTO_TEST_CASE(answers_do_not_depend_on_where_things_lie) {
   const GgufFile file(tiny_path());

@@ -23,6 +23,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(equalities)
+
 namespace {
 
 constexpr int64_t kTokens = 150;  // well past the tiny model's top-k of 32
@@ -90,8 +92,6 @@ void check_company(const Company& company) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(equalities)
 
 BOOST_AUTO_TEST_CASE(decode_one_by_one_and_any_chunk_equal_prefill_at_once) {
   for (const KvType kv_type : kKvTypes) {

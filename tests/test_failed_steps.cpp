@@ -8,6 +8,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(failed_steps)
+
 namespace {
 
 // Has fetches under way between its operations, as a device has, and attends only as often as it is told to.
@@ -29,8 +31,6 @@ class FailingBackend : public CpuBackend {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(failed_steps)
 
 BOOST_AUTO_TEST_CASE(the_next_step_begins_anew) {
   FailingBackend backend;

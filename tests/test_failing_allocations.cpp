@@ -9,6 +9,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(failing_allocations)
+
 namespace {
 
 // Of ten allocations, how many fail.
@@ -25,8 +27,6 @@ int n_failing(int64_t n, bool lasts) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(failing_allocations)
 
 BOOST_AUTO_TEST_CASE(the_one_named_fails_or_all_from_it_on) {
   BOOST_TEST(n_failing(0, false) == 1);

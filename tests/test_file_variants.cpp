@@ -19,6 +19,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(file_variants)
+
 namespace {
 
 using Change = std::function<void(GgufWriter&)>;
@@ -86,8 +88,6 @@ void check_refused(const TinyModel& shape, const Change& change, const std::vect
 float factor_of(size_t i) { return 0.3f + 0.17f * static_cast<float>(i % 7); }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(file_variants)
 
 BOOST_AUTO_TEST_CASE(factors_that_are_powers_of_two_change_no_bit) {
   for (const bool is_fused : {false, true}) {

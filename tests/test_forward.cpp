@@ -19,6 +19,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(forward)
+
 namespace {
 
 const char* const kNames[] = {"small", "groups", "wide", "odd"};
@@ -207,8 +209,6 @@ void check_stages(const Case& test) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(forward)
 
 BOOST_DATA_TEST_CASE(unrounded_logits_agree_in_prefill_and_in_decode, boost::unit_test::data::make(kNames),
                      name) {

@@ -18,6 +18,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gguf)
+
 namespace {
 
 // The error that opening or reading gives; fails the test when there is none.
@@ -72,8 +74,6 @@ void write_split(const TempDir& dir) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gguf)
 
 BOOST_AUTO_TEST_CASE(every_integer_type_reads_back) {
   GgufWriter writer;

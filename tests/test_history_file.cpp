@@ -18,6 +18,9 @@
 #include "tests/support/temp_dir.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(history_file)
+
 namespace fs = std::filesystem;
 namespace tt = boost::test_tools;
 
@@ -46,8 +49,6 @@ std::string numbered(int begin, int end) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(history_file)
 
 BOOST_AUTO_TEST_CASE(entries_read_back_as_they_were_typed) {
   TempDir temp;

@@ -17,6 +17,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(host_lane)
+
 namespace {
 
 constexpr int64_t kDim = 64, kInter = 32, kExperts = 12, kActivated = 3;
@@ -82,8 +84,6 @@ const HostExpertStacks& layer(size_t i) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(host_lane)
 
 // Three devices at once, hundreds of posts of different layers and numbers of tokens; what comes is
 // announced before or after, one by one or ten at a time.

@@ -9,6 +9,9 @@
 #include "tests/support/sanitized.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(large_prefix_tree)
+
 using namespace dsv32::prefix_test;
 
 namespace {
@@ -56,8 +59,6 @@ struct LargeTree : Fixture {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(large_prefix_tree)
 
 // A match takes less than a millisecond, and pages leave without a walk of the tree for each, which would
 // take minutes.

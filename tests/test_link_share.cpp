@@ -19,6 +19,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(link_share_of_host_experts)
+
 namespace {
 
 constexpr int64_t kLayers = 3, kExperts = 40, kInter = 768, kPrompt = 40, kDecoded = 4, kContext = 64;
@@ -101,8 +103,6 @@ double relative_difference(const std::vector<float>& a, const std::vector<float>
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(link_share_of_host_experts)
 
 // The later of the two is done as early as whole units allow, and never later than the host alone.
 BOOST_AUTO_TEST_CASE(the_share_lets_both_end_together) {

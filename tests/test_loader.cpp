@@ -14,6 +14,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(loader)
+
 namespace {
 
 struct Target {
@@ -49,8 +51,6 @@ std::string large_model(const TempDir& dir) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(loader)
 
 BOOST_AUTO_TEST_CASE(every_byte_arrives_by_every_way) {
   const TempDir dir;

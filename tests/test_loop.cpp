@@ -19,6 +19,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(loop)
+
 namespace {
 
 const std::string& tiny_path() {
@@ -73,8 +75,6 @@ EngineOptions many_sequences(std::optional<int64_t> topk_buffer = {}) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(loop)
 
 BOOST_AUTO_TEST_CASE(three_requests_interleaved_are_answered_as_each_alone) {
   for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>{}, std::optional<int64_t>{40}}) {

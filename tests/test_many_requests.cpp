@@ -30,6 +30,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(many_requests)
+
 namespace {
 
 constexpr int64_t kContext = 1088, kParallel = 24;
@@ -349,8 +351,6 @@ bool is_killed(const Options& options, int64_t n_more, int delay_ms) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(many_requests)
 
 BOOST_AUTO_TEST_CASE(each_of_many_lines_is_answered_as_alone) {
   const Scene scene;

@@ -15,6 +15,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(mixed_types)
+
 namespace {
 
 // It chooses neither rows nor experts: nothing jumps.
@@ -37,8 +39,6 @@ std::vector<float> logits_of(const GgufFile& file, int64_t n_prompt) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(mixed_types)
 
 BOOST_AUTO_TEST_CASE(every_matrix_is_computed_by_its_own_type) {
   const TempDir dir;

@@ -20,6 +20,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(model_digest)
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -90,8 +92,6 @@ void set_written(const std::string& path, const FileStamp& stamp) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(model_digest)
 
 BOOST_AUTO_TEST_CASE(every_byte_counts_and_no_path) {
   const TempDir dir;

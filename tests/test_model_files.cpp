@@ -16,6 +16,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(model_files)
+
 namespace {
 
 TinyModel small_shape() {
@@ -59,8 +61,6 @@ void check_refused_value(const char* key, uint32_t value) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(model_files)
 
 BOOST_AUTO_TEST_CASE(sizes_that_cannot_be_are_refused_by_key) {
   for (const uint32_t n : {0u, 1u, 1000000u})

@@ -11,6 +11,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(numa)
+
 namespace {
 
 const std::vector<std::vector<std::string>> kMachines = {
@@ -25,8 +27,6 @@ std::vector<int64_t> begins(const NumaNodes& nodes, int64_t n) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(numa)
 
 BOOST_AUTO_TEST_CASE(nodes_are_read_from_the_folder) {
   BOOST_TEST(begins(made_up_nodes({"0-3", "4-5,8"}), 70) == (std::vector<int64_t>{0, 40, 70}));

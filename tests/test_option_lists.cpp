@@ -20,6 +20,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(option_lists)
+
 namespace {
 
 // Whether this program was started as `unit_tests ... -- one-more`.
@@ -132,8 +134,6 @@ bool is_told_of(Command command, const std::string& name, const std::string& hel
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(option_lists)
 
 BOOST_AUTO_TEST_CASE(every_generation_option_goes_everywhere) {
   for (const GenerationOption& option : generation_options()) {

@@ -17,6 +17,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(options)
+
 namespace {
 
 using Words = std::vector<std::string>;
@@ -35,8 +37,6 @@ std::string complaint(Command command, const Words& words) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(options)
 
 BOOST_AUTO_TEST_CASE(defaults) {
   const Options options = run_options({"hi"});

@@ -18,6 +18,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(pinned_memory)
+
 namespace {
 
 constexpr size_t kPageBytes = 4096, kPieceBytes = 512 * kPageBytes;
@@ -93,8 +95,6 @@ std::vector<uint8_t*> alloc_pieces(PinnedMemory& memory, int n = kPieces) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(pinned_memory)
 
 // Half of the pieces is written before its turn comes, the other half meanwhile.
 BOOST_AUTO_TEST_CASE(what_is_written_while_memory_is_pinned_stays) {

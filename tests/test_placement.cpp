@@ -13,6 +13,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(placement)
+
 namespace {
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
@@ -268,8 +270,6 @@ PlacementInput full_size(TensorType type, const std::vector<int64_t>& device_gib
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(placement)
 
 BOOST_AUTO_TEST_CASE(a_table_of_machines) {
   using enum TensorType;

@@ -19,6 +19,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(plan)
+
 namespace {
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
@@ -58,8 +60,6 @@ void refused(const std::function<void()>& act, ErrorKind kind, const std::vector
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(plan)
 
 // What the cache and the forward pass take of a backend is what the plan says, to the byte (of 16 for the
 // frequencies), whether rows are resident, mirrored or streamed.

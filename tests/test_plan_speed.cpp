@@ -10,6 +10,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(plan_speed)
+
 namespace {
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
@@ -32,8 +34,6 @@ ModelArgs real_args() {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(plan_speed)
 
 // Files of V3 on Hugging Face (mradermacher/DeepSeek-V3-GGUF and -i1-GGUF), GB. They have no indexer, 0.13 %
 // of the weights; Q2_K_L is unsloth's 228 GiB; the last line is V3.2's own.

@@ -21,6 +21,9 @@
 #include "text/chat_format.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(prefix_cache)
+
 using namespace dsv32::known_prompt;
 
 namespace {
@@ -60,8 +63,6 @@ std::string greedy(ByHand& sequence, const Tokenizer& tokenizer, const std::vect
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(prefix_cache)
 
 // Another engine, as another process would: what it reads from disk is what it would have computed.
 BOOST_AUTO_TEST_CASE(restored_is_recomputed_at_every_split) {

@@ -15,6 +15,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(prefix_faults)
+
 namespace {
 
 constexpr int64_t kPages = 3;
@@ -121,8 +123,6 @@ struct FaultsFixture {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(prefix_faults)
 
 BOOST_AUTO_TEST_CASE(any_allocation_may_fail) {
   FaultsFixture fixture;

@@ -11,6 +11,9 @@
 #include "tests/support/load_weights.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(prefix_identity)
+
 using namespace dsv32::known_prompt;
 
 namespace {
@@ -35,8 +38,6 @@ void permute_experts(const std::string& path) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(prefix_identity)
 
 // What decides the bytes of a page decides who may have it; nothing else does.
 BOOST_AUTO_TEST_CASE(only_the_same_model_finds_its_pages) {

@@ -23,6 +23,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(prefix_reading)
+
 namespace {
 
 constexpr int64_t kFirstPages = 2, kPages = 3, kBase = kPages * kPageTokens;
@@ -110,8 +112,6 @@ void let_go_on(DiskGate& gate) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(prefix_reading)
 
 BOOST_AUTO_TEST_CASE(a_slow_disk_is_waited_for) {
   for (const int64_t split : {kBase - 1, kBase - 20, kFirstPages * kPageTokens + 1}) {

@@ -9,6 +9,9 @@
 #include "tests/support/known_prompt.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(prefix_reasons)
+
 using namespace dsv32::known_prompt;
 
 namespace {
@@ -49,10 +52,8 @@ struct SlowDisk {
 
 }  // namespace
 
-BOOST_FIXTURE_TEST_SUITE(prefix_reasons, KnownFixture)
-
 // What this process's own prompts took decides how long the disk is waited for; the next one gets all.
-BOOST_AUTO_TEST_CASE(a_disk_slower_than_computing_is_not_waited_for) {
+BOOST_FIXTURE_TEST_CASE(a_disk_slower_than_computing_is_not_waited_for, KnownFixture) {
   {
     SlowDisk slow(options, std::chrono::milliseconds(1000));
     BOOST_TEST(slow.n_held() == 0);
@@ -61,12 +62,12 @@ BOOST_AUTO_TEST_CASE(a_disk_slower_than_computing_is_not_waited_for) {
   BOOST_TEST(Opened(options).sequence->sync(leaving_at(3 * kPageTokens)) == 3 * kPageTokens);
 }
 
-BOOST_AUTO_TEST_CASE(who_waits_for_all_reads_from_a_slow_disk_too) {
+BOOST_FIXTURE_TEST_CASE(who_waits_for_all_reads_from_a_slow_disk_too, KnownFixture) {
   options.cache->prefetch = PrefetchPolicy::wait_complete;
   BOOST_TEST(SlowDisk(options, std::chrono::milliseconds(500)).n_held() == 3 * kPageTokens);
 }
 
-BOOST_AUTO_TEST_CASE(it_is_said_why_nothing_came_from_the_cache) {
+BOOST_FIXTURE_TEST_CASE(it_is_said_why_nothing_came_from_the_cache, KnownFixture) {
   const auto why = [](const EngineOptions& asked, const std::vector<int32_t>& tokens) {
     Opened opened(asked);
     BOOST_TEST(opened.sequence->sync(tokens) == 0);

@@ -7,9 +7,10 @@
 #include "tests/support/stored_pages.h"
 
 using namespace dsv32;
-using namespace dsv32::known_prompt;
 
 BOOST_AUTO_TEST_SUITE(prefix_start)
+
+using namespace dsv32::known_prompt;
 
 // However many pages there are, no more are read than the prompt asks for.
 BOOST_AUTO_TEST_CASE(a_start_reads_no_pages_but_the_prompts) {

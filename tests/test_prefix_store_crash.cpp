@@ -21,6 +21,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(prefix_store_crash)
+
 namespace {
 
 // A few prompts that share beginnings, with evictions on the way when the limit is small.
@@ -55,8 +57,6 @@ void check_after_crash(const PageStoreOptions& options, const char* when) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(prefix_store_crash)
 
 // --- T2: killed at every call of the file system -------------------------------------------------
 

@@ -12,6 +12,8 @@
 
 using namespace dsv32;
 
+BOOST_FIXTURE_TEST_SUITE(prefix_store_damage, DamageFixture)
+
 namespace {
 
 namespace stdfs = std::filesystem;
@@ -33,8 +35,6 @@ void put(std::string& bytes, size_t offset, Number number) {
 }
 
 }  // namespace
-
-BOOST_FIXTURE_TEST_SUITE(prefix_store_damage, DamageFixture)
 
 // T6.
 BOOST_AUTO_TEST_CASE(truncated_and_grown_pages_are_misses) {

@@ -15,9 +15,9 @@
 
 using namespace dsv32;
 
-namespace stdfs = std::filesystem;
-
 BOOST_FIXTURE_TEST_SUITE(prefix_store_faults, DamageFixture)
+
+namespace stdfs = std::filesystem;
 
 // --- failing calls -------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@
 
 using namespace dsv32;
 
+BOOST_FIXTURE_TEST_SUITE(prefix_store_processes, StoreFixture)
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -42,8 +44,6 @@ void check_whole(const StoreFixture& fixture) {
 }
 
 }  // namespace
-
-BOOST_FIXTURE_TEST_SUITE(prefix_store_processes, StoreFixture)
 
 // --- T10 -----------------------------------------------------------------------------------------
 

@@ -7,9 +7,10 @@
 #include "tests/support/prefix_fixture.h"
 
 using namespace dsv32;
-using namespace dsv32::prefix_test;
 
 BOOST_AUTO_TEST_SUITE(prefix_tree)
+
+using namespace dsv32::prefix_test;
 
 BOOST_AUTO_TEST_CASE(an_empty_tree_and_an_empty_prompt_match_nothing) {
   Fixture fixture;

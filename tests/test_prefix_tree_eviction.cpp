@@ -11,6 +11,9 @@
 #include "tests/support/prefix_fixture.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(prefix_tree_eviction)
+
 using namespace dsv32::prefix_test;
 
 namespace {
@@ -29,8 +32,6 @@ std::string order_of_leaving(Fixture& fixture, std::string leaves) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(prefix_tree_eviction)
 
 BOOST_AUTO_TEST_CASE(pages_leave_from_the_ends) {
   Fixture fixture;

@@ -9,6 +9,9 @@
 #include "tests/support/prefix_fixture.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(prefix_tree_random)
+
 using namespace dsv32::prefix_test;
 
 namespace {
@@ -238,8 +241,6 @@ void run_trials(uint32_t n_seeds, int n_steps) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(prefix_tree_random)
 
 BOOST_AUTO_TEST_CASE(follows_the_flat_list) { run_trials(8, 1500); }
 

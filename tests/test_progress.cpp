@@ -8,6 +8,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(progress, *boost::unit_test::precondition(has_terminal))
+
 namespace {
 
 // A shell's line on a terminal. `run WORDS` there is the program with answers that are always the same.
@@ -31,8 +33,6 @@ struct Line {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(progress, *boost::unit_test::precondition(has_terminal))
 
 BOOST_AUTO_TEST_CASE(an_answer_in_a_pipe_is_not_erased) {
   const std::string answer = "Hello. Give me a text and ask me about it.";

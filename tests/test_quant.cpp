@@ -18,6 +18,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(quant)
+
 namespace {
 
 struct Vector {
@@ -43,8 +45,6 @@ std::vector<Vector> load_vectors() {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(quant)
 
 BOOST_AUTO_TEST_CASE(values_are_those_of_the_python_package) {
   std::set<TensorType> seen;

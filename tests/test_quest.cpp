@@ -24,6 +24,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(quest)
+
 namespace {
 
 constexpr int64_t kTopk = 48, kTokens = 200;
@@ -120,8 +122,6 @@ std::vector<float> decoded_logits(const EngineOptions& options, int64_t n_prompt
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(quest)
 
 // However a span's tokens are cut into steps. A step is a seventh of the largest magnitude of 64 values.
 BOOST_AUTO_TEST_CASE(bounds_are_those_of_the_stored_rows_to_half_a_step) {

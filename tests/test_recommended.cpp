@@ -8,6 +8,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(recommended)
+
 namespace {
 
 // What is drawn by with these words on the command line and a file that says this.
@@ -24,8 +26,6 @@ GgufWriter recommending(float temperature) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(recommended)
 
 BOOST_AUTO_TEST_CASE(a_file_sets_defaults) {
   GgufWriter writer = recommending(0.1f);

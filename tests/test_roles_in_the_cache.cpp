@@ -11,6 +11,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(roles_in_the_cache)
+
 namespace {
 
 // The CPU, with a rounding of its own in decode.
@@ -43,8 +45,6 @@ std::vector<int32_t> leaving(std::vector<int32_t> tokens, size_t n, int64_t n_ot
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(roles_in_the_cache)
 
 BOOST_AUTO_TEST_CASE(cold_and_cached_are_the_same_bits_at_random_places) {
   with_roles_apart().check_random_places(12);

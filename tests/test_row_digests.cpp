@@ -11,6 +11,9 @@
 #include "tests/support/row_digests.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(row_digests)
+
 namespace ut = boost::unit_test;
 
 namespace {
@@ -65,8 +68,6 @@ void check_rows() {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(row_digests)
 
 BOOST_AUTO_TEST_CASE(this_machine, *ut::precondition(is_written_down)) { check_rows(); }
 BOOST_AUTO_TEST_CASE(avx3_dl, *ut::precondition(is_written_down)) { check_rows(); }

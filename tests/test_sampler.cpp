@@ -16,6 +16,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(sampler)
+
 namespace {
 
 // Probabilities 0.4, 0.3, 0.2, 0.1 for ids 2, 0, 3, 1.
@@ -46,8 +48,6 @@ std::set<int32_t> kept(const SamplingOptions& options) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(sampler)
 
 BOOST_AUTO_TEST_CASE(temperature_zero_takes_the_best_and_the_lower_id_of_two) {
   OneRow sampler(options_with(0, 0, 1, 0), cpu());

@@ -10,6 +10,9 @@
 #include "tests/support/talk_fixture.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(saved_talk)
+
 using namespace dsv32::talk_test;
 namespace fs = std::filesystem;
 namespace tt = boost::test_tools;
@@ -21,8 +24,6 @@ std::string parse_complaint(const std::string& json) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(saved_talk)
 
 BOOST_AUTO_TEST_CASE(every_field_comes_back) {
   const Talk talk = make_talk();

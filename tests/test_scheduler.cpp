@@ -14,6 +14,9 @@
 #include "tests/support/sanitized.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(scheduler)
+
 using What = NextStep::What;
 
 namespace {
@@ -228,8 +231,6 @@ class World {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(scheduler)
 
 BOOST_AUTO_TEST_CASE(prompts_and_answers_take_turns) {
   const std::vector<SequenceState> both = {in_phase(Phase::decodes), in_phase(Phase::reads_prompt),

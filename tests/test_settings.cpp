@@ -15,6 +15,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(settings)
+
 namespace {
 
 using Words = std::vector<std::string>;
@@ -37,8 +39,6 @@ size_t count(const std::string& text, const std::string& part) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(settings)
 
 BOOST_AUTO_TEST_CASE(a_line_is_a_flag_and_the_command_line_wins) {
   const SettingsFile file(

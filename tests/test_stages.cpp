@@ -18,6 +18,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(stages)
+
 namespace {
 
 constexpr int64_t kLayers = 4, kTokens = 120, kPrompt = 100, kContext = 2304;
@@ -107,8 +109,6 @@ struct Islands {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(stages)
 
 BOOST_AUTO_TEST_CASE(two_devices_that_share_no_memory_equal_one_at_every_border) {
   for (const int64_t buffer_rows : {0, 40}) {

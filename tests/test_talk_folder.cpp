@@ -15,6 +15,9 @@
 #include "tests/support/talk_fixture.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(talk_folder)
+
 using namespace dsv32::talk_test;
 namespace fs = std::filesystem;
 namespace tt = boost::test_tools;
@@ -28,8 +31,6 @@ mode_t mode_of(const std::string& path) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(talk_folder)
 
 BOOST_AUTO_TEST_CASE(saving_and_loading) {
   Fixture f;

@@ -24,6 +24,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(terminal)
+
 namespace {
 
 // A printer and what it has printed; one at a time.
@@ -48,8 +50,6 @@ struct Folder {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(terminal)
 
 // One that cannot be redrawn stands in a log now and then, and a quiet one nowhere.
 BOOST_AUTO_TEST_CASE(progress_leaves_a_line_now_and_then_in_a_log) {

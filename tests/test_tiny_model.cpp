@@ -16,6 +16,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(tiny_models)
+
 namespace {
 
 bool is_of_block(const GgufTensor& tensor, const std::string& block) {
@@ -30,8 +32,6 @@ TinyModel small_shape() {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(tiny_models)
 
 BOOST_AUTO_TEST_CASE(random_weights_have_the_deviation_asked_for) {
   for (const TensorType type : supported_types()) {

@@ -22,6 +22,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(tokenizer)
+
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -133,8 +135,6 @@ std::string repeated(const std::string& unit, size_t n_bytes) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(tokenizer)
 
 BOOST_AUTO_TEST_CASE(bpe_gives_the_real_tokenizers_ids) {
   BOOST_TEST(bpe_golden()["vectors"].size() > 60u);

@@ -12,6 +12,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(topk_buffer)
+
 namespace {
 
 struct OwnedBuffer {
@@ -87,8 +89,6 @@ std::vector<int32_t> pick(std::mt19937& random, int32_t n_visible, int32_t n) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(topk_buffer)
 
 BOOST_AUTO_TEST_CASE(follows_the_list_model_on_random_traces) {
   std::mt19937 random(1);

@@ -18,6 +18,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(vocabulary)
+
 namespace {
 
 // 256 byte tokens, 7 to 262, between a few of the other kinds.
@@ -52,8 +54,6 @@ void expect_refused(Vocabulary vocabulary, const std::string& part_of_message) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(vocabulary)
 
 BOOST_AUTO_TEST_CASE(contradictions_in_the_vocabulary_are_refused) {
   const auto damaged = [](Vocabulary vocabulary, const std::function<void(Vocabulary&)>& damage) {

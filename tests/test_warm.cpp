@@ -14,6 +14,9 @@
 #include "tests/support/warm_home.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(warm, *boost::unit_test::precondition(has_program))
+
 namespace fs = std::filesystem;
 
 namespace {
@@ -40,8 +43,6 @@ std::map<std::string, Json> answers_of(const std::string& path) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(warm, *boost::unit_test::precondition(has_program))
 
 BOOST_AUTO_TEST_CASE(answers_are_those_of_a_process_of_ones_own) {
   const Warm warm;

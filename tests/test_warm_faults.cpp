@@ -18,6 +18,9 @@
 #include "tests/support/warm_home.h"
 
 using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(warm_faults, *boost::unit_test::precondition(has_program))
+
 namespace fs = std::filesystem;
 
 namespace {
@@ -97,8 +100,6 @@ pid_t pretend(const std::string& path, const std::string& line) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(warm_faults, *boost::unit_test::precondition(has_program))
 
 BOOST_AUTO_TEST_CASE(what_is_under_way_is_answered_before_the_end) {
   constexpr int kRequests = 8;

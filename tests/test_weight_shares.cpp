@@ -24,6 +24,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(weight_shares)
+
 namespace {
 
 constexpr int64_t kMembers = 2;
@@ -185,8 +187,6 @@ void check_file(const GgufWriter& model) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(weight_shares)
 
 BOOST_AUTO_TEST_CASE(members_of_a_team_have_the_rows_of_the_file) {
   for (const bool is_fused : {false, true})

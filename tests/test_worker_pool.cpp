@@ -14,6 +14,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(worker_pool)
+
 namespace {
 
 // Whether a shared loop over [0, n) runs each index once, and none beyond.
@@ -38,8 +40,6 @@ bool two_meet(WorkerPool& workers) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(worker_pool)
 
 BOOST_AUTO_TEST_CASE(every_index_runs_once) {
   for (const int n_threads : {1, 2, 3, 7, 40}) {

@@ -5,6 +5,9 @@
 #include "tests/support/same_bits.h"
 
 namespace dsv32 {
+
+BOOST_AUTO_TEST_SUITE(gpu_beside, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 TestLaunch& gpu() {
@@ -19,8 +22,6 @@ Matmul product(const TestWeights& w, const Floats& x, const Floats& y, int64_t n
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_beside, *boost::unit_test::precondition(needs_gpu))
 
 // Of more than 256 tokens the last few are a product of their own, with a small ring: its blocks have no room
 // for all tokens' sums of F32 rows.

@@ -15,6 +15,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_constrained, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -134,8 +136,6 @@ std::pair<double, double> time_masks(const std::vector<std::string>& constraints
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_constrained, *boost::unit_test::precondition(needs_gpu))
 
 BOOST_AUTO_TEST_CASE(each_is_a_document_or_told_as_cut) {
   for (size_t i = 0; i < kConstrainedLines; ++i)

@@ -9,6 +9,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_cublas)
+
 namespace {
 
 constexpr int64_t kMostTokens = 8192, kComparedTokens = 64;
@@ -117,8 +119,6 @@ class Contest {
   DeviceArray<float> rounded_, y_;
   TestLaunch test_;
 };
-
-BOOST_AUTO_TEST_SUITE(gpu_cublas)
 
 // Asked for by name: what the library can do changes with the library, not with us.
 BOOST_AUTO_TEST_CASE(dense_products,

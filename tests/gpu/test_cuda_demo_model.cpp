@@ -9,6 +9,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_demo_model, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 // The first passage of each length with all its questions.
@@ -27,8 +29,6 @@ const Answers& gpu_answers() {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_demo_model, *boost::unit_test::precondition(needs_gpu))
 
 BOOST_AUTO_TEST_CASE(questions_at_every_length_are_answered) {
   BOOST_TEST(gpu_answers().tally.accuracy() >= 0.95);

@@ -10,6 +10,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_drafts, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 constexpr int64_t kContext = 512;
@@ -114,8 +116,6 @@ Loop::Guesser half_right(const std::vector<Request>& requests, const HeardAnswer
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_drafts, *boost::unit_test::precondition(needs_gpu))
 
 // One sequence, whose rows resolve() fetches; three, with up to twelve tokens; resident and with buffers that
 // have room for three guesses, two and one.

@@ -22,6 +22,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_forward, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 struct Run {
@@ -118,8 +120,6 @@ double share_of_close_rows(const std::vector<float>& ours, const std::vector<flo
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_forward, *boost::unit_test::precondition(needs_gpu))
 
 // Powers of two: in decode not a bit is another, and in a prompt fp16 rounds small values otherwise.
 BOOST_AUTO_TEST_CASE(factors_beside_matrices_are_applied) {

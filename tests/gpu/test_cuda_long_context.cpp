@@ -16,6 +16,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_long_context, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 constexpr int64_t kContext = 131072, kTail = 72, kDecoded = 16;
@@ -108,8 +110,6 @@ double overlap(const std::vector<int32_t>& ours, const std::vector<int32_t>& oth
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_long_context, *boost::unit_test::precondition(needs_gpu))
 
 // With random weights attention is a mean of near noise, and one other row of 1024 moves it: so the CPU
 // attends to the rows that the GPU selected, and what it would have selected itself is compared apart. Near

@@ -14,6 +14,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_memory, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 uint64_t free_device_bytes() {
@@ -44,8 +46,6 @@ std::vector<float> logits_of(Engine& engine, const std::vector<int32_t>& tokens)
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_memory, *boost::unit_test::precondition(needs_gpu))
 
 // Both by the backend's own count and by what the driver says is gone.
 BOOST_AUTO_TEST_CASE(the_plan_is_within_two_percent_of_what_is_taken) {

@@ -15,6 +15,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_prefix_cache, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 EngineOptions options_with_disk(const std::string& directory, std::optional<int64_t> topk_buffer) {
@@ -56,8 +58,6 @@ void check_same(TinySequence& tiny, const Prompt& prompt, const Computed& expect
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_prefix_cache, *boost::unit_test::precondition(needs_gpu))
 
 BOOST_AUTO_TEST_CASE(restored_prefixes_are_those_that_were_computed) {
   const TempDir dir;

@@ -12,6 +12,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_recordings, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 // Nothing of its steps is recorded.
@@ -27,8 +29,6 @@ int64_t resident_bytes() {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_recordings, *boost::unit_test::precondition(needs_gpu))
 
 BOOST_AUTO_TEST_CASE(replayed_steps_are_those_that_would_be_computed) {
   const std::unique_ptr<Backend> backend = make_cuda_backend(0);

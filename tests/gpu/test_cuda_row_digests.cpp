@@ -8,6 +8,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(cuda_row_digests)
+
 namespace {
 
 const RowDigest& found_here() {
@@ -24,8 +26,6 @@ boost::test_tools::assertion_result is_written_down(boost::unit_test::test_unit_
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(cuda_row_digests)
 
 BOOST_AUTO_TEST_CASE(rows_are_as_written_down, *boost::unit_test::precondition(is_written_down)) {
   BOOST_TEST(expected_row_digest(found_here().numerics).value() == found_here().digest,

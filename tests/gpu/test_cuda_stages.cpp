@@ -15,6 +15,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_stages, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 constexpr int64_t kLayers = 4, kPrompt = 300, kMadeByDecode = 20, kChunk = 64;
@@ -60,8 +62,6 @@ std::vector<float> logits_of(const GgufFile& file, int64_t border, int64_t buffe
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_stages, *boost::unit_test::precondition(needs_gpu))
 
 BOOST_AUTO_TEST_CASE(two_stages_equal_one_at_every_border) {
   const TempDir dir;

@@ -14,6 +14,9 @@
 #include "tests/support/same_bits.h"
 
 namespace dsv32 {
+
+BOOST_AUTO_TEST_SUITE(gpu_team)
+
 namespace {
 
 // Two backends as a team, and the memory of both.
@@ -156,8 +159,6 @@ void check_experts(Two& two, const ExpertCase& c) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_team)
 
 BOOST_AUTO_TEST_CASE(every_member_gathers_all_parts, *boost::unit_test::precondition(needs_two_gpus)) {
   Two two;

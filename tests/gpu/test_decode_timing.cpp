@@ -5,6 +5,9 @@
 #include "tests/gpu/products.h"
 
 namespace dsv32 {
+
+BOOST_AUTO_TEST_SUITE(gpu_matmul_decode)
+
 namespace {
 
 using enum TensorType;
@@ -29,8 +32,6 @@ WeightMatrix in_bands(const uint8_t* data, TensorType type, int64_t n_rows, int6
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_matmul_decode)
 
 BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
   constexpr size_t kPool = size_t{600}

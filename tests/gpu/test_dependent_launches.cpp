@@ -7,6 +7,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_dependent_launches, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 constexpr int64_t kDim = 1024, kInner = 2304;
@@ -56,8 +58,6 @@ struct Chain {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_dependent_launches, *boost::unit_test::precondition(needs_gpu))
 
 BOOST_AUTO_TEST_CASE(recorded_chain_is_the_same_as_one_by_one) {
   Chain chain;

@@ -8,6 +8,9 @@
 #include "tests/gpu/products.h"
 
 namespace dsv32 {
+
+BOOST_AUTO_TEST_SUITE(gpu_experts_prefill)
+
 namespace {
 
 constexpr Tolerance kTwice = {1.2e-3, 1.2e-2};
@@ -102,8 +105,6 @@ void check_experts(const Experts& e, const std::vector<int32_t>& chosen, int64_t
   check_experts(e.w1.host, e.w3.host, e.w2.host, {e.w1.device.data(), e.w3.device.data(), e.w2.device.data()},
                 chosen, n_activated, 1, test, size);
 }
-
-BOOST_AUTO_TEST_SUITE(gpu_experts_prefill)
 
 BOOST_AUTO_TEST_CASE(experts_of_every_type, *boost::unit_test::precondition(needs_gpu)) {
   TestLaunch test;

@@ -8,6 +8,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_experts_streamed, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 constexpr int64_t kExperts = 12, kActivated = 3, kDim = 512, kInter = 256;
@@ -64,8 +66,6 @@ class Scene {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_experts_streamed, *boost::unit_test::precondition(needs_gpu))
 
 // Rings of two experts, of numbers that divide nothing, of all; few tokens, whose experts are looked up, and
 // many.

@@ -12,6 +12,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_host_experts, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 constexpr int64_t kExperts = 16, kActivated = 4, kDim = 256, kInter = 256;
@@ -82,8 +84,6 @@ std::vector<float> expected_of(const HostExpertStacks& first, const HostExpertSt
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_host_experts, *boost::unit_test::precondition(needs_gpu))
 
 // Also more tokens than a post has.
 BOOST_AUTO_TEST_CASE(the_host_computes_what_the_cpu_backend_does) {

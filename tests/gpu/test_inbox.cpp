@@ -14,6 +14,9 @@
 #include "tests/support/same_bits.h"
 
 namespace dsv32 {
+
+BOOST_AUTO_TEST_SUITE(gpu_inbox, *boost::unit_test::precondition(needs_two_gpus))
+
 namespace {
 
 constexpr int64_t kDim = 1024, kHeads = 8, kRank = 128, kValue = 64, kInter = 8192, kExperts = 12,
@@ -265,8 +268,6 @@ constexpr auto kQ2 = TensorType::q2_k, kQ4 = TensorType::q4_k, kQ6 = TensorType:
 constexpr Types kUsual = {kQ8, kQ4, kQ4, kQ4, kQ6, kQ4, kQ4, kQ6, kQ6};
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_inbox, *boost::unit_test::precondition(needs_two_gpus))
 
 // Also where a product does not send itself (w1 and w3 of two types), or does not wait itself (x of BF16 and
 // F32 rows).

@@ -21,6 +21,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_indexer)
+
 namespace {
 
 struct Shape {
@@ -219,8 +221,6 @@ double error_of(TestLaunch& gpu, const Shape& shape, int64_t slack = 0, int64_t 
 constexpr double kExact = 1e-5, kCoarse = 1e-3;
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_indexer)
 
 BOOST_AUTO_TEST_CASE(decode_of_one_token, *boost::unit_test::precondition(needs_gpu)) {
   TestLaunch gpu;

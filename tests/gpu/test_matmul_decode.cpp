@@ -6,9 +6,9 @@
 // rounded too: 2.8e-4, for which 5e-4 leaves room (products.h). In experts, gate, up and h are off by that
 // much each, and silu makes their errors at most 1.1 times larger: 5e-4 as expected, 1e-3 allowed. F32, F16
 // and BF16 keep 22 bits of x, but tensor cores cut where f32 rounds, up to 32 times a step by 2^-24: 1e-5.
-// With types multiplied as integers x is one, whose unit is the step's largest / 2^13 at most: 7e-5 of random x.
-// One element may be off by six times that, measured by the root mean square of all (errors are normal sums).
-// The equalities (tokens together or alone) are exact.
+// With types multiplied as integers x is one, whose unit is the step's largest / 2^13 at most: 7e-5 of random
+// x. One element may be off by six times that, measured by the root mean square of all (errors are normal
+// sums). The equalities (tokens together or alone) are exact.
 #include <array>
 #include <cstring>
 #include <deque>
@@ -16,6 +16,9 @@
 #include "tests/gpu/products.h"
 
 namespace dsv32 {
+
+BOOST_AUTO_TEST_SUITE(gpu_matmul_decode)
+
 namespace {
 
 using enum TensorType;
@@ -67,8 +70,6 @@ void check_matmul(TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tok
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_matmul_decode)
 
 BOOST_AUTO_TEST_CASE(every_type, *boost::unit_test::precondition(needs_gpu)) {
   for (const TensorType type : kTypes) {

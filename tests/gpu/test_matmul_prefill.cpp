@@ -6,6 +6,9 @@
 #include "tests/gpu/products.h"
 
 namespace dsv32 {
+
+BOOST_AUTO_TEST_SUITE(gpu_matmul_prefill)
+
 namespace {
 
 // All elements of y = W x, on the device and on the CPU. Rows of x are x_stride apart.
@@ -28,8 +31,6 @@ void check_matmul(TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tok
   const TestWeights weights(type, 1, n_rows, n_cols, 11);
   check_matmul(weights.host, weights.on_device(), n_tokens, n_cols, test);
 }
-
-BOOST_AUTO_TEST_SUITE(gpu_matmul_prefill)
 
 // 300 tokens, and few rows, take the way over a dequantised slab, others the one through the tile.
 BOOST_AUTO_TEST_CASE(every_type_is_multiplied, *boost::unit_test::precondition(needs_gpu)) {

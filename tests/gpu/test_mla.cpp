@@ -6,7 +6,11 @@
 #include "tests/gpu/products.h"
 
 using namespace dsv32;
-using namespace dsv32::mla_test;
+
+BOOST_AUTO_TEST_SUITE(gpu_mla, *boost::unit_test::precondition(needs_gpu))
+
+using namespace mla_test;
+using mla_test::Shape;  // not that of constraints
 
 namespace {
 
@@ -75,8 +79,6 @@ void print_time(const char* what, const Shape& shape) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_mla, *boost::unit_test::precondition(needs_gpu))
 
 BOOST_AUTO_TEST_CASE(any_number_of_heads_and_kv_type) {
   TestLaunch launch;

@@ -21,6 +21,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_quest, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 constexpr int64_t kTopk = 48, kRank = 512, kRope = 64;
@@ -94,8 +96,6 @@ struct Bounded {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_quest, *boost::unit_test::precondition(needs_gpu))
 
 BOOST_AUTO_TEST_CASE(bounds_are_those_of_the_cpu) {
   TestLaunch gpu;

@@ -16,6 +16,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_sample)
+
 namespace {
 
 constexpr size_t kVocabSize = 129280;
@@ -92,8 +94,6 @@ const std::vector<SampleRule> kRules = {
     {2, 20000, 0.9f, 0, 0}};
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_sample)
 
 BOOST_AUTO_TEST_CASE(greedy_takes_the_likeliest_and_the_lower_id_of_two,
                      *boost::unit_test::precondition(needs_gpu)) {

@@ -8,6 +8,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_sequence_tokens, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 // A decode step with n_tokens[s] tokens of sequence s, the first at position first[s].
@@ -207,8 +209,6 @@ void check_case(const Case& of, bool fetches, bool is_cut) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_sequence_tokens, *boost::unit_test::precondition(needs_gpu))
 
 // One sequence or several, of different numbers of tokens, of which one may be resident; so few that
 // resolve() fetches, and more.

@@ -7,6 +7,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_small_ops, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 struct Positions {
@@ -35,8 +37,6 @@ struct Positions {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_small_ops, *boost::unit_test::precondition(needs_gpu))
 
 // f32 sums in another order: a few ulp of the row's largest value.
 BOOST_AUTO_TEST_CASE(norms_agree) {

@@ -15,6 +15,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_topk)
+
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -103,8 +105,6 @@ void check_rows(TestLaunch& gpu, const Rows& rows, int64_t topk, int64_t max_pos
 int64_t longest(const Rows& rows) { return *std::ranges::max_element(rows.pos); }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_topk)
 
 BOOST_AUTO_TEST_CASE(rows_of_every_kind_and_length, *boost::unit_test::precondition(needs_gpu)) {
   TestLaunch gpu;

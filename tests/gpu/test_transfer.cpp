@@ -10,6 +10,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_transfer, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 // A decode step: one token of each sequence at its own position.
@@ -39,8 +41,6 @@ struct DecodeStep {
 };
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_transfer, *boost::unit_test::precondition(needs_gpu))
 
 BOOST_AUTO_TEST_CASE(stored_rows_and_keys_are_the_same_bytes) {
   CpuBackend cpu(1);

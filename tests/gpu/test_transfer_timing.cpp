@@ -10,6 +10,8 @@
 
 using namespace dsv32;
 
+BOOST_AUTO_TEST_SUITE(gpu_transfer, *boost::unit_test::precondition(needs_gpu))
+
 namespace {
 
 constexpr int64_t kContext = 131072;
@@ -87,8 +89,6 @@ std::vector<int32_t> scattered(int64_t n, uint64_t seed) {
 }
 
 }  // namespace
-
-BOOST_AUTO_TEST_SUITE(gpu_transfer, *boost::unit_test::precondition(needs_gpu))
 
 BOOST_AUTO_TEST_CASE(timing_of_resolve_and_store, *boost::unit_test::label("timing")) {
   TestLaunch test;
