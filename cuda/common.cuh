@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -220,15 +219,14 @@ struct Team {
   __device__ Team(int own_rank, int n_blocks) : rank(own_rank), size(n_blocks) {}
   __device__ Team() {
 #if __CUDA_ARCH__ >= 900
-    rank = static_cast<int>(cooperative_groups::this_cluster().block_rank());
-    size = static_cast<int>(cooperative_groups::this_cluster().num_blocks());
+    rank = block_of_cluster(), size = n_blocks_of_cluster();
 #endif
   }
   // A barrier of all threads of all blocks; afterwards all see the shared memory that was written before.
   __device__ void sync() const {
 #if __CUDA_ARCH__ >= 900
     if (size > 1) {
-      cooperative_groups::this_cluster().sync();
+      sync_cluster();
       return;
     }
 #endif
@@ -238,7 +236,7 @@ struct Team {
   template <typename T>
   __device__ T* of(T* shared, int block) const {
 #if __CUDA_ARCH__ >= 900
-    if (size > 1) return cooperative_groups::this_cluster().map_shared_rank(shared, block);
+    if (size > 1) return shared_of_block(shared, block);
 #endif
     return shared;
   }

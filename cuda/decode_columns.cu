@@ -125,8 +125,7 @@ DSV32_DEVICE void flush_sums(float (&sums)[kTiles][4], int n_columns, int row_su
 // The value at the place of `value` in another block of the cluster.
 DSV32_DEVICE float value_of_part(const float* value, int part, int n_parts) {
 #if __CUDA_ARCH__ >= 900
-  if (n_parts > 1)
-    return *cooperative_groups::this_cluster().map_shared_rank(const_cast<float*>(value), part);
+  if (n_parts > 1) return *shared_of_block(value, part);
 #endif
   return *value;
 }
@@ -135,7 +134,7 @@ DSV32_DEVICE float value_of_part(const float* value, int part, int n_parts) {
 DSV32_DEVICE void sync_parts(int n_parts) {
 #if __CUDA_ARCH__ >= 900
   if (n_parts > 1) {
-    cooperative_groups::this_cluster().sync();
+    sync_cluster();
     return;
   }
 #endif

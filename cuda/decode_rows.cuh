@@ -179,13 +179,12 @@ struct SharedSizes {
 DSV32_DEVICE float sum_over_cluster(float* value, int n_blocks) {
   float sum = 0;
 #if __CUDA_ARCH__ >= 900
-  const auto cluster = cooperative_groups::this_cluster();
-  cluster.sync();
-  if (cluster.block_rank() == 0) {
+  sync_cluster();
+  if (block_of_cluster() == 0) {
     sum = *value;
-    for (int block = 1; block < n_blocks; ++block) sum += *cluster.map_shared_rank(value, block);
+    for (int block = 1; block < n_blocks; ++block) sum += *shared_of_block(value, block);
   }
-  cluster.sync();  // until all values are read
+  sync_cluster();  // until all values are read
 #endif
   return sum;
 }

@@ -280,6 +280,28 @@ struct Pipe {
   DSV32_DEVICE void wait_empty(const RingWalk& at) { wait_for_phase(&empty[at.stage], at.parity ^ 1); }
 };
 
+// ---- a cluster's blocks: which one this is, and their shared memory ----
+
+#if __CUDA_ARCH__ >= 900
+DSV32_DEVICE int block_of_cluster() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+DSV32_DEVICE int n_blocks_of_cluster() {
+  int n;
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
+  return n;
+}
+// The same variable in the shared memory of that block.
+template <typename T>
+DSV32_DEVICE T* shared_of_block(T* shared, int block) {
+  uint64_t there;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(shared), "r"(block));
+  return reinterpret_cast<T*>(there);
+}
+#endif
+
 // ---- the barrier of a cluster's blocks in two halves; without clusters it does nothing ----
 
 DSV32_DEVICE void arrive_at_cluster() {
@@ -291,6 +313,11 @@ DSV32_DEVICE void wait_for_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
+}
+// Afterwards all threads of all blocks see the shared memory that was written before.
+DSV32_DEVICE void sync_cluster() {
+  arrive_at_cluster();
+  wait_for_cluster();
 }
 
 #if __CUDA_ARCH__ >= 900
