@@ -59,7 +59,8 @@ $(foreach station,$(STATIONS),$(eval FILES_$(station) := $(filter-out $(ALONE),$
 # all that a test has lies within its suite, which is a namespace.
 TEST_GROUPS  := ab:[ab] ch:c[a-h] cz:c[!a-h] d:d el:[e-l] mo:[m-o] p:p[!r] pr:pr qr:[qr] s:s t:t z:[u-z]
 GPU_GROUPS   := bc:[a-c] dh:[d-h] mz:[i-z]
-TEST_ALONE   := tests/test_history_file.cpp  # libedit has a Tokenizer too
+# Headers of libedit and Highway have names that ours have too.
+TEST_ALONE   := tests/test_history_file.cpp tests/test_row_digests.cpp
 files_of      = $(filter-out $(TEST_ALONE),$(wildcard $1/test_$(lastword $(subst :, ,$2))*.cpp))
 $(foreach group,$(TEST_GROUPS),$(eval FILES_tests_$(firstword $(subst :, ,$(group))) := $(call files_of,tests,$(group))))
 $(foreach group,$(GPU_GROUPS),$(eval FILES_gpu_$(firstword $(subst :, ,$(group))) := $(call files_of,tests/gpu,$(group))))
