@@ -28,9 +28,18 @@ check "make test: a line is told at once" has out early
 touch heard
 wait "$running"
 
-# Any order of building is right: what may include a package of the tests waits for it, whatever else is done by then.
-(cd "$tests/.." && make -pqn BUILD=build/none tested 2>/dev/null) |
-  sed -n 's#^build/none/\(tests/.*\)\.o:.*| test_deps$#\1#p' | sort -u >waiting
+# Any order of building is right: what may include a package of the tests waits for it, whatever else is done by then. Each
+# file of the tests is an object, or in exactly one that has several.
+(cd "$tests/.." && make -pqn BUILD=build/none tested 2>/dev/null) | awk '
+  /^FILES_(tests_|gpu_|support )/ { name = substr($1, 7); $1 = $2 = ""; files[name] = $0 }
+  /^build\/none\/tests\/.*\.o:.*\| .*test_deps$/ { sub(/^build\/none\//, ""); sub(/\.o:.*/, ""); objects[$0] }
+  END {
+    for (object in objects) {
+      name = substr(object, 7)
+      n = split(name in files ? files[name] : object, of_object, " ")
+      for (i = 1; i <= n; ++i) { sub(/\.cpp$/, "", of_object[i]); print of_object[i] }
+    }
+  }' | sort >waiting
 (cd "$tests/.." && ls tests/*.cpp tests/support/*.cpp tests/gpu/*.cpp tests/tools/*.cpp) | sed 's/\.cpp$//' | sort >wanted
 check "make: each object of the tests waits for their packages" same waiting wanted
 
