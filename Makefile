@@ -61,12 +61,14 @@ TEST_GROUPS  := ab:[ab] ch:c[a-h] cz:c[!a-h] d:d el:[e-l] mo:[m-o] p:p[!r] pr:pr
 GPU_GROUPS   := bc:[a-c] dh:[d-h] mz:[i-z]
 # Headers of libedit and Highway have names that ours have too.
 TEST_ALONE   := tests/test_history_file.cpp tests/test_row_digests.cpp
-files_of      = $(filter-out $(TEST_ALONE),$(wildcard $1/test_$(lastword $(subst :, ,$2))*.cpp))
-$(foreach group,$(TEST_GROUPS),$(eval FILES_tests_$(firstword $(subst :, ,$(group))) := $(call files_of,tests,$(group))))
-$(foreach group,$(GPU_GROUPS),$(eval FILES_gpu_$(firstword $(subst :, ,$(group))) := $(call files_of,tests/gpu,$(group))))
+# $(call group,VARIABLE,NAME,FOLDER,LETTERS): the files of a group, and its object in VARIABLE.
+define group
+  FILES_$2 := $(filter-out $(TEST_ALONE),$(wildcard $3/test_$4*.cpp))
+  $1 += $(BUILD)/tests/$2.o
+endef
+$(foreach g,$(TEST_GROUPS),$(eval $(call group,TESTS,tests_$(firstword $(subst :, ,$g)),tests,$(lastword $(subst :, ,$g)))))
+$(foreach g,$(GPU_GROUPS),$(eval $(call group,GPU_TESTS,gpu_$(firstword $(subst :, ,$g)),tests/gpu,$(lastword $(subst :, ,$g)))))
 OBJECTS      := $(ALONE:%.cpp=$(BUILD)/%.o) $(STATIONS:%=$(BUILD)/src/%.o)
-TESTS        := $(foreach group,$(TEST_GROUPS),$(BUILD)/tests/tests_$(firstword $(subst :, ,$(group))).o)
-GPU_TESTS    := $(foreach group,$(GPU_GROUPS),$(BUILD)/tests/gpu_$(firstword $(subst :, ,$(group))).o)
 TEST_OBJECTS := $(BUILD)/tests/main.o $(TEST_ALONE:%.cpp=$(BUILD)/%.o) $(TESTS)
 LAB_ALONE    := $(addprefix tests/tools/lab/,main.cpp plain_read.cpp)
 FILES_lab    := $(filter-out $(LAB_ALONE),$(wildcard tests/tools/lab/*.cpp))
@@ -74,7 +76,8 @@ LAB_OBJECTS  := $(BUILD)/src/lab.o $(BUILD)/tests/tools/lab/plain_read.o
 SUPPORT_ALONE := $(addprefix tests/support/failing_,allocations.cpp threads.cpp) tests/support/tiny_vocabulary.cpp
 FILES_support := $(filter-out $(SUPPORT_ALONE),$(wildcard tests/support/*.cpp))
 SUPPORT      := $(BUILD)/tests/support.o $(SUPPORT_ALONE:%.cpp=$(BUILD)/%.o)
-UNITED       := $(STATIONS:%=$(BUILD)/src/%.o) $(BUILD)/src/lab.o $(TESTS) $(GPU_TESTS) $(BUILD)/tests/support.o
+WITH_HEADERS := $(TESTS) $(GPU_TESTS) $(BUILD)/tests/support.o  # they include the precompiled ones
+UNITED       := $(STATIONS:%=$(BUILD)/src/%.o) $(BUILD)/src/lab.o $(WITH_HEADERS)
 TINY         := models/tiny.gguf
 
 all: deps $(BUILD)/dsv32  ## build build/dsv32 (the default)
@@ -248,10 +251,9 @@ $(TEST_OBJECTS) $(GPU_TESTS) $(SUPPORT) $(BUILD)/tests/tools/make_tiny_model.o: 
 # that takes longer than it saves.
 TEST_FLAGS = $(if $(SAN),-O0,-O1)
 PRECOMPILED = $(BUILD)/tests/support/headers.h
-WITH_HEADERS = $(TESTS) $(GPU_TESTS) $(BUILD)/tests/support.o
 $(WITH_HEADERS): $(PRECOMPILED:=.gch)
 $(WITH_HEADERS): private CXXFLAGS += $(PRECOMPILED:%=-include %)
-$(TEST_OBJECTS) $(GPU_TESTS) $(SUPPORT) $(LAB_OBJECTS): private CXXFLAGS += $(TEST_FLAGS)
+$(TEST_OBJECTS) $(GPU_TESTS) $(SUPPORT) $(BUILD)/src/lab.o: private CXXFLAGS += $(TEST_FLAGS)
 $(BUILD)/tests/support/headers.h.gch: tests/support/headers.h | test_deps
 	@echo "c++ $<"
 	@mkdir -p $(@D)
