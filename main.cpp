@@ -1,7 +1,7 @@
 // dsv32: the command line's first word chooses the command. Errors end here, as one line and an exit code.
 //
 // Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 some of a batch failed, 6 no whole answer
-// (run.cpp), 129, 130, 138 and 143 after SIGHUP, SIGINT, SIGUSR1 and SIGTERM.
+// (answer.h), 129, 130, 138 and 143 after SIGHUP, SIGINT, SIGUSR1 and SIGTERM.
 #include <cstdlib>
 
 #include "base/error.h"

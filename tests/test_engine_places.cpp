@@ -186,7 +186,7 @@ BOOST_AUTO_TEST_CASE(nobody_finds_what_is_under_way) {
   const auto engine = open(file, {3, 0}, options);
   ByHand broken_off(*engine), next(*engine);
   broken_off.hold(prompt);
-  for (int i = 0; i < 3; ++i) broken_off.read_chunk(prompt);
+  for (int i = 0; i < 3; ++i) broken_off.read_chunk(prompt, 64);
   BOOST_TEST(engine->forward().n_under_way(broken_off.cached()) == 128);
   BOOST_TEST(next.hold(prompt) == 64);
   BOOST_TEST((logits_after(next, prompt) == of_prompt));
@@ -203,7 +203,7 @@ BOOST_AUTO_TEST_CASE(sequences_end_while_their_prompts_are_under_way) {
   const auto engine = open(file, {3, 0}, options);
   const auto break_off = [&](ByHand& sequence) {
     sequence.hold(prompt);
-    while (sequence.read_chunk(prompt) < 160) continue;
+    while (sequence.read_chunk(prompt, 32) < 160) continue;
     BOOST_TEST(engine->forward().n_under_way(sequence.cached()) == 64);
   };
   {

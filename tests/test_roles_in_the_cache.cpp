@@ -82,7 +82,8 @@ BOOST_AUTO_TEST_CASE(a_resumed_talk_finds_its_answers) {
   }
   const TalkOnDisk::Process resumed = talk.start(true), told_wrong = talk.start(true);
   BOOST_TEST(resumed.sequence->hold(tokens, kAll, decoded) == 384);
-  while (resumed.sequence->tokens().size() < tokens.size()) resumed.sequence->read_chunk(tokens);
+  while (resumed.sequence->tokens().size() < tokens.size())
+    resumed.sequence->read_chunk(tokens, resumed.engine->plan().chunk);
   // Of the last answer six tokens lie in no whole page. They are read as a prompt here.
   BOOST_TEST((resumed.sequence->decoded() == Runs{{150, 240}, {310, 384}}));
   BOOST_TEST((resumed.sequence->logits() != logits));

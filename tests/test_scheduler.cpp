@@ -54,7 +54,7 @@ class World {
     carry_out(plan);
     check_room();
     was_prompt_ = plan.what == What::prompt;
-    for (const size_t i : plan.sequences) advance(i, plan.what);
+    for (const size_t i : plan.sequences) advance(i, plan.what, plan.n_tokens);
     check_room();
     for (size_t i = 0; i < states_.size(); ++i)
       if (states_[i].phase == Phase::waits_for_disk && (plan.what == What::wait || below(disk_) == 0))
@@ -172,11 +172,12 @@ class World {
     }
   }
 
-  void advance(size_t i, What what) {
+  void advance(size_t i, What what, int64_t n_tokens) {
     SequenceState& state = states_[i];
     BOOST_REQUIRE((state.phase == (what == What::prompt ? Phase::reads_prompt : Phase::decodes)));
     if (what == What::prompt) {
-      state.n_held = std::min(state.n_prompt, state.n_held + chunk_);
+      BOOST_REQUIRE((n_tokens == std::min(chunk_, state.n_prompt - state.n_held)));
+      state.n_held += n_tokens;
       if (state.n_held == state.n_prompt) state.phase = Phase::decodes;
     } else {
       ++state.n_held;

@@ -12,6 +12,7 @@
 
 #include "backend/team.h"
 #include "base/error.h"
+#include "engine/plan.h"
 #include "tests/support/island_backend.h"
 #include "tests/support/load_weights.h"
 #include "tests/support/scaled_model.h"

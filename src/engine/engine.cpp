@@ -32,13 +32,8 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
   warnings.insert(warnings.end(), args.warnings.begin(), args.warnings.end());
   if (args.n_draft_layers > 0)
     std::ranges::move(warnings_about_draft(file, args), std::back_inserter(warnings));
-  if (args.selector() == Selector::none && options.select == SelectPolicy::model) {
-    const std::string beside = indexer_beside(file.path());
-    warnings.push_back(format("%s has no indexer: attention runs dense, answers may be a little "
-                              "worse and long contexts slower",
-                              visible(file.path()).c_str()) +
-                       (beside.empty() ? "" : "; --with " + visible(beside) + " adds one"));
-  }
+  if (options.select == SelectPolicy::model)
+    std::ranges::move(warnings_about_indexer(file, args), std::back_inserter(warnings));
   return warnings;
 }
 

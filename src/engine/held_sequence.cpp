@@ -52,11 +52,11 @@ const char* HeldSequence::why_none_cached() const {
   return prefixes ? prefixes->why_none() : "the prefix cache is off";
 }
 
-int64_t HeldSequence::read_chunk(std::span<const int32_t> prompt) {
+int64_t HeldSequence::read_chunk(std::span<const int32_t> prompt, int64_t n) {
   const auto start = std::chrono::steady_clock::now();
   Forward& forward = engine_.forward();
   const int64_t n_before = cached_->n_tokens(), n_left = std::ssize(prompt) - n_before;
-  const int64_t n = std::min(engine_.plan().chunk, n_left);
+  n = std::min(n, n_left);
   const int64_t n_through = n_before - forward.n_under_way(*cached_);
   const auto chunk = prompt.subspan(static_cast<size_t>(n_before), static_cast<size_t>(n));
   try {
@@ -119,7 +119,7 @@ std::vector<TokenRun> HeldSequence::decoded() const {
 
 int64_t ByHand::sync(std::span<const int32_t> prompt) {
   const int64_t n = hold(prompt);
-  while (read_chunk(prompt) < std::ssize(prompt)) continue;
+  while (read_chunk(prompt, engine_.plan().chunk) < std::ssize(prompt)) continue;
   return n;
 }
 

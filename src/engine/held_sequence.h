@@ -54,10 +54,10 @@ class HeldSequence {
                std::span<const TokenRun> decoded = {});
   // Why hold() restored nothing, as half a sentence; empty: it restored some.
   const char* why_none_cached() const;
-  // Computes the next chunk of a prompt that hold() was called with; on several devices a chunk may be under
-  // way until the next ones (Forward). Returns how many of the prompt's tokens are held then; once all are,
-  // the logits are the last token's.
-  int64_t read_chunk(std::span<const int32_t> prompt);
+  // Computes the next chunk of a prompt that hold() was called with: its next n tokens, or those that are
+  // left. On several devices a chunk may be under way until the next ones (Forward). Returns how many of the
+  // prompt's tokens are held then; once all are, the logits are the last token's.
+  int64_t read_chunk(std::span<const int32_t> prompt, int64_t n);
   // Shrinks its buffer to the fewest slots, or makes it whole. Throws as LatentCache::set_most_slots() does.
   void set_shrunk(bool shrunk);
   bool is_shrunk() const { return is_shrunk_; }

@@ -94,7 +94,7 @@ bool Loop::advance() try {
   switch (next.what) {
     case NextStep::What::nothing: return false;
     case NextStep::What::wait: wait(next.admitted.empty()); break;  // an admitted one may be ready
-    case NextStep::What::prompt: read_prompt(*sequences_[next.sequences.front()]); break;
+    case NextStep::What::prompt: read_prompt(*sequences_[next.sequences.front()], next.n_tokens); break;
     case NextStep::What::decode: decode(next); break;
     case NextStep::What::take_one: end_step(); break;
     case NextStep::What::take_all: end_steps(); break;
@@ -115,9 +115,13 @@ void Loop::wait(bool for_disk) {
     begin_ready(for_disk);
 }
 
-void Loop::read_prompt(Sequence& sequence) try {
+void Loop::read_prompt(Sequence& sequence, int64_t n) try {
   if (sequence.phase == Phase::is_done) return;
-  sequence.read_prompt();
+  try {
+    sequence.read_prompt(n);
+  } catch (const Interrupted&) {
+    sequence.interrupt();
+  }
   if (sequence.phase == Phase::decodes) end_interrupted();
   Sequence* const drawn = &sequence;
   if (sequence.phase == Phase::decodes) take_tokens(draw({&drawn, 1}, 0));

@@ -60,7 +60,7 @@ class Loop : public Answerer {
   void begin_ready(bool waits);
   void save_if_done(Sequence& sequence);
   void wait(bool for_disk);
-  void read_prompt(Sequence& sequence);
+  void read_prompt(Sequence& sequence, int64_t n);
 
   // Of the tokens of a decode step, in their order: what is drawn from the logits of a sequence's next token
   // (nth 0) or of its nth guess.

@@ -33,6 +33,9 @@ constexpr uint64_t kRingShare = 32;
 constexpr uint64_t kLeastRest = 16;
 // More devices are used where they make what is wanted so many times as fast.
 constexpr double kWorthADevice = 1.05;
+constexpr int64_t kMostMembers = 8;  // of a team
+// A member of a team computes a multiple of so many hidden values of each expert.
+constexpr int64_t kHiddenUnit = 64;
 
 void check_flags(const ModelArgs& args, const EngineOptions& options) {
   if (options.context && (*options.context < 1 || *options.context > args.max_seq_len))
@@ -338,6 +341,16 @@ class MemoryPlanner {
   const uint64_t n_weights_, n_core_, n_free_;
   MemoryPlan plan_;
 };
+
+}  // namespace
+
+bool can_divide(const ModelArgs& args, int64_t n_members) {
+  return n_members >= 2 && n_members <= kMostMembers && args.n_heads % n_members == 0 &&
+         divides_rows(args.dim, n_members) && divides_rows(args.inter_dim, n_members) &&
+         args.moe_inter_dim % (n_members * kHiddenUnit) == 0;
+}
+
+namespace {
 
 // What keeps these devices from being a team; empty: nothing.
 std::string why_no_team(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {

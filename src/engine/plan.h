@@ -183,6 +183,9 @@ ModelArgs with_selector(const ModelArgs& args, const EngineOptions& options);
 // Pages of the smallest top-k buffer: the rows that a step selects, and the newest.
 inline int64_t least_buffer_pages(const ModelArgs& args) { return pages_for(args.topk() + 1); }
 
+// Whether so many devices can be a team for the model.
+bool can_divide(const ModelArgs& args, int64_t n_members);
+
 // The plan that is fastest (EngineOptions::is_for_all) of those with the wanted context, or else with the
 // longest; more devices only where they bring 5 %. The ways that are weighed: layers on the fewest devices
 // that hold all experts, then on one more after the other until the context fits, for many answers on all;

@@ -161,9 +161,14 @@ class Scheduler {
     else if (!decoding.empty() && (input_.was_prompt || reading.empty()))
       choose_decoding(std::move(decoding), only_decodes);
     else if (!reading.empty())
-      next_.what = What::prompt, next_.sequences = reading;
+      choose_chunk(reading.front());
     else if (waits || waits_for_disk)
       next_.what = What::wait;
+  }
+
+  void choose_chunk(size_t reads) {
+    const SequenceState& state = states_[reads];
+    next_.what = What::prompt, next_.sequences = {reads}, next_.n_tokens = next_tokens(state) - state.n_held;
   }
 
   void choose_decoding(std::vector<size_t> decoding, bool may_be_groups) {

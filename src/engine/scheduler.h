@@ -70,7 +70,7 @@ struct NextStep {
   enum class What {
     nothing,   // there is no sequence
     wait,      // all wait for the disk, or for a constraint
-    prompt,    // a chunk of the prompt of sequences[0]
+    prompt,    // the next n_tokens of the prompt of sequences[0]
     decode,    // a token of each of `sequences`, and n_guesses guesses of each at most
     take_one,  // no step begins: the tokens of the oldest one under way are taken
     take_all,  // the same of all that are under way; then it is asked again
@@ -78,6 +78,7 @@ struct NextStep {
   What what = What::nothing;
   std::vector<size_t> sequences;
   bool is_group = false;  // other steps may begin before the tokens of this decode step are taken
+  int64_t n_tokens = 0;   // of a prompt
   int64_t n_guesses = 0;
   // Before the step, in this order: sequences to begin anew when there is room; to begin; whose buffers
   // shrink; whose buffers become whole again.

@@ -86,21 +86,19 @@ void Sequence::report_prefill(int64_t n_done) {
   listener_.on_prefill(n_done, n_prompt(), result_.n_cached_tokens);
 }
 
-void Sequence::read_prompt() try {
+void Sequence::read_prompt(int64_t n) {
   const int64_t n_before = cached().n_tokens();
-  const auto n = static_cast<double>(std::min(engine_.plan().chunk, n_prompt() - n_before));
-  const StepWatch watch{[this] { return is_interrupted(); },
-                        [&](double share) { report_prefill(n_before + static_cast<int64_t>(share * n)); }};
+  const StepWatch watch{
+      [this] { return is_interrupted(); },
+      [&](double share) { report_prefill(n_before + static_cast<int64_t>(share * static_cast<double>(n))); }};
   const Forward::Watched watched(engine_.forward(), watch);
-  const int64_t n_done = held().read_chunk(request_.prompt);
+  const int64_t n_done = held().read_chunk(request_.prompt, n);
   result_.n_read_tokens = n_done, result_.prefill_seconds = seconds_since(begun_);
   report_prefill(n_done);
   if (n_done < n_prompt()) return;
   phase = Phase::decodes;
   begun_ = Clock::now();
   if (request_.options.n_most() == 0) finish(FinishReason::length);
-} catch (const Interrupted&) {
-  interrupt();
 }
 
 // After max_thinking tokens of thinking, </think> takes the place of the drawn token.

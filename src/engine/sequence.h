@@ -64,8 +64,8 @@ class Sequence {
   void admit(OpenSequence opened);
   bool is_ready() { return held().is_ready(request_.prompt, request_.decoded); }
   void begin_prompt();
-  // Computes the next chunk of its prompt. If interrupted within the chunk, the sequence ends before it.
-  void read_prompt();
+  // Computes the next n tokens of its prompt. Throws Interrupted if its listener is interrupted meanwhile.
+  void read_prompt(int64_t n);
   // How the token is to be drawn that follows the step's first nth + 1 ones: its next token and nth guesses.
   SampleRule rule(int64_t nth) const { return request_.options.sampling.rule(n_drawn() + nth); }
   // Which tokens may be drawn there, if these guesses are right; to be written in `words`, or why not in

@@ -296,4 +296,12 @@ std::vector<std::string> warnings_about_draft(const GgufFile& file, const ModelA
   return warnings;
 }
 
+std::vector<std::string> warnings_about_indexer(const GgufFile& file, const ModelArgs& args) {
+  if (args.has_indexer()) return {};
+  const std::string beside = indexer_beside(file.path());
+  return {visible(file.path()) +
+          " has no indexer: attention runs dense, answers may be a little worse and long contexts slower" +
+          (beside.empty() ? "" : "; --with " + visible(beside) + " adds one")};
+}
+
 }  // namespace dsv32

@@ -100,5 +100,7 @@ bool is_indexer_name(const std::string& path);
 
 // What a user should hear if the block for drafts is used.
 std::vector<std::string> warnings_about_draft(const GgufFile& file, const ModelArgs& args);
+// What a user should hear if the model itself says which rows are selected: that it has no indexer.
+std::vector<std::string> warnings_about_indexer(const GgufFile& file, const ModelArgs& args);
 
 }  // namespace dsv32

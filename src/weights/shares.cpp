@@ -1,23 +1,8 @@
 #include "weights/shares.h"
 
-#include "weights/config.h"
 #include "weights/layer_bytes.h"
 
 namespace dsv32 {
-namespace {
-
-constexpr int64_t kMostMembers = 8;
-
-// A member computes a multiple of so many hidden values of each expert.
-constexpr int64_t kHiddenUnit = 64;
-
-}  // namespace
-
-bool can_divide(const ModelArgs& args, int64_t n_members) {
-  return n_members >= 2 && n_members <= kMostMembers && args.n_heads % n_members == 0 &&
-         divides_rows(args.dim, n_members) && divides_rows(args.inter_dim, n_members) &&
-         args.moe_inter_dim % (n_members * kHiddenUnit) == 0;
-}
 
 ModelBytes share_of(const ModelBytes& whole, int64_t n_members) {
   if (n_members == 1) return whole;

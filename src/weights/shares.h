@@ -11,7 +11,6 @@
 
 namespace dsv32 {
 
-struct ModelArgs;
 struct ModelBytes;
 
 // Whether each member's share of so many rows is whole bands. A head that has other rows is whole on each
@@ -19,9 +18,6 @@ struct ModelBytes;
 constexpr bool divides_rows(int64_t n_rows, int64_t n_members) {
   return n_rows % (n_members * kBandRows) == 0;
 }
-
-// Whether so many devices can be a team for the model.
-bool can_divide(const ModelArgs& args, int64_t n_members);
 
 // The bytes that each of n_members has and reads. No experts of a team lie in host memory, so nothing crosses
 // the link. 1: a device alone.

@@ -78,7 +78,8 @@ struct TalkOnDisk {
       if (!is_told) decoded.clear();
       const Process resumed = start(true);
       BOOST_TEST(resumed.sequence->hold(tokens, kAll, decoded) == (is_told ? 256 : 128));
-      while (resumed.sequence->tokens().size() < tokens.size()) resumed.sequence->read_chunk(tokens);
+      while (resumed.sequence->tokens().size() < tokens.size())
+        resumed.sequence->read_chunk(tokens, resumed.engine->plan().chunk);
       BOOST_TEST((resumed.sequence->logits() == logits) == is_told);
     }
   }

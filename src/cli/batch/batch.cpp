@@ -33,8 +33,8 @@ class Batch : Listener {
         model_(options_),
         maker_(open(seed)),
         runner_(
-            model_, n_at_a_time(), model_.tokenizer(), [this](const auto& item) { return text_of(item); },
-            this, model_.facts().context) {}
+            model_, options_.batch.n_at_a_time(model_.facts().max_seqs), model_.tokenizer(),
+            [this](const auto& item) { return text_of(item); }, this, model_.facts().context) {}
 
   int run() {
     while (goes_on()) {
@@ -61,16 +61,11 @@ class Batch : Listener {
   LineMaker open(uint64_t seed) {
     model_.begin();
     if (options_.verbose)
-      say("at a time: " + std::to_string(n_at_a_time()) + ", " + with_thousands(model_.facts().pool_tokens) +
-          " tokens together");
+      say("at a time: " + std::to_string(options_.batch.n_at_a_time(model_.facts().max_seqs)) + ", " +
+          with_thousands(model_.facts().pool_tokens) + " tokens together");
     defaults_.options = with_recommended(options_, model_.file()).generation;
     defaults_.options.sampling.seed = seed;
     return {rough_digest(model_.file()), std::move(defaults_)};
-  }
-
-  int64_t n_at_a_time() const {
-    const int64_t n_most = model_.facts().max_seqs;
-    return std::min(n_most, options_.batch.n_parallel.value_or(n_most));
   }
 
   bool goes_on() {
@@ -154,10 +149,10 @@ class Batch : Listener {
     tally_.n_guessed += item.result.n_guessed, tally_.n_accepted += item.result.n_accepted;
     const bool asked_for_none = item.request.options.max_answer == 0;
     if (!is_json() && item.result.finish_reason != FinishReason::stop && !asked_for_none) {
-      const Completion& answer = item.result.completion;
-      has_cut_document_ = has_cut_document_ || item.request.options.is_document() || answer.is_call_cut;
+      has_cut_document_ |= lacks_whole_answer(item.result, item.request.options, true);
       if (!options_.quiet)
-        say("note: " + item.name() + (answer.has_begun() ? ": the answer is cut" : ": no answer"));
+        say("note: " + item.name() +
+            (item.result.completion.has_begun() ? ": the answer is cut" : ": no answer"));
     }
     output_.put(item.place, std::move(item.text));
   }

@@ -15,6 +15,17 @@ constexpr const char *kDim = "\x1b[2m", *kReset = "\x1b[0m";
 
 }  // namespace
 
+bool lacks_whole_answer(const GenerationResult& result, const GenerationOptions& asked, bool is_of_many) {
+  const Completion& answer = result.completion;
+  const bool has_ended = result.finish_reason == FinishReason::stop;
+  if (asked.max_answer == 0) return false;
+  if (!has_ended && (asked.is_document() || answer.is_call_cut)) return true;
+  if (is_of_many) return false;
+  const bool is_as_asked =
+      result.n_completion_tokens == asked.max_tokens || result.n_answer_tokens() == asked.max_answer;
+  return !answer.has_begun() || (!has_ended && !is_as_asked);
+}
+
 AnswerPrinter::AnswerPrinter(const Style& style, StatusLine& status, GracefulStop& stop, Keep keep, Sink out,
                              Sink err)
     : style_(style), status_(status), stop_(stop), keep_(std::move(keep)), out_(out), err_(err) {}

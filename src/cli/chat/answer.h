@@ -17,6 +17,10 @@ namespace dsv32 {
 
 inline constexpr int kNoWholeAnswer = 6;  // the exit code
 
+// Whether an answer makes that the exit code: a document or a call is cut; or, of the only prompt, no answer
+// began, or it was cut by something else than -n and max_tokens. Not after -n 0, which asks for none.
+bool lacks_whole_answer(const GenerationResult& result, const GenerationOptions& asked, bool is_of_many);
+
 // Prints one answer: the answer itself on standard output, thinking and progress on standard error.
 //
 // With colour, thinking is dim and a blank line separates it from the answer; otherwise the lines "thinking:"

@@ -22,8 +22,7 @@ namespace dsv32 {
 //
 // `dsv32 run`: one prompt in, one answer out. Standard output is the answer and nothing else, or with --json
 // one object; tool calls are lines after the answer. With --talk or --continue the prompt is a talk's next
-// question (talk.h). Exit code 6: no answer began, or the full context cut it; 129, 130, 143: a signal ended
-// it.
+// question (talk.h). Exit code 6: lacks_whole_answer() (answer.h); 129, 130, 143: a signal ended it.
 int run_command(const Options& options);
 
 // `dsv32 chat`: a talk at the terminal. Error{usage} when standard output is no terminal.

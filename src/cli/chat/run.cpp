@@ -34,16 +34,15 @@ void report(const GenerationResult& result, const Options& options, const Termin
 }
 
 // Reports an answer that is empty or cut, though not interrupted, unless -n 0 asked for none. Returns the
-// exit code: 0 also for an answer that began and was cut by -n, unless it has to be a whole document or is a
-// call.
+// exit code.
 int report_end(const GenerationResult& result, const GenerationOptions& asked, int64_t context,
                bool is_quiet) {
-  const Completion& answer = result.completion;
-  const bool has_begun = answer.has_begun(), has_to_be_whole = asked.is_document() || answer.is_call_cut,
+  const bool has_begun = result.completion.has_begun(),
+             has_ended = result.finish_reason == FinishReason::stop,
              is_at_total = result.n_completion_tokens == asked.max_tokens,
-             is_as_asked = is_at_total || result.n_answer_tokens() == asked.max_answer;
-  const bool has_ended = result.finish_reason == FinishReason::stop;
-  if (asked.max_answer == 0 || (has_begun && has_ended)) return 0;
+             is_as_asked = is_at_total || result.n_answer_tokens() == asked.max_answer,
+             fails = lacks_whole_answer(result, asked, false);
+  if (!fails && (has_ended || asked.max_answer == 0)) return 0;
   const std::string why =
       has_ended     ? "the model ended before it began one"
       : is_at_total ? "the " + with_thousands(asked.max_tokens) + " tokens of max_tokens are used up"
@@ -52,7 +51,7 @@ int report_end(const GenerationResult& result, const GenerationOptions& asked, i
   const std::string text = (has_begun ? "the answer is cut: " : "no answer: ") + why;
   const bool is_thinking = result.n_thinking_tokens == result.n_completion_tokens;
   const char* hint = !has_begun && is_thinking ? "--think-max N ends thinking in time" : "";
-  if (!has_begun || !is_as_asked || has_to_be_whole) return write_err(error_text(text, hint)), kNoWholeAnswer;
+  if (fails) return write_err(error_text(text, hint)), kNoWholeAnswer;
   if (!is_quiet) say("note: " + text);
   return 0;
 }

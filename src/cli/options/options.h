@@ -4,6 +4,7 @@
 // line does not set. flags.h has the tables of commands and flags.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -86,6 +87,8 @@ struct BatchOptions {
   bool is_each = false;    // --each: a prompt a file
   bool is_ordered = false, retries_failed = false;
   std::optional<int64_t> n_parallel;  // most at a time; nothing: what suits the machine
+  // How many requests run at a time in a process that takes n_most.
+  int64_t n_at_a_time(int64_t n_most) const { return std::min(n_most, n_parallel.value_or(n_most)); }
   Shard shard;
   std::optional<std::chrono::seconds> drain;  // after a signal; nothing: until the running requests are done
 };
