@@ -4,6 +4,13 @@
 #include <new>
 
 namespace dsv32 {
+namespace {
+
+std::atomic<bool> any_left_behind = false;
+
+}  // namespace
+
+bool are_threads_left_behind() { return any_left_behind; }
 
 std::shared_ptr<Offload> Offload::make(size_t n_most) {
   const std::shared_ptr<Offload> shared(new Offload(n_most));
@@ -53,7 +60,8 @@ bool Offload::stop(std::chrono::seconds patience) noexcept {
   const bool is_over = threads_.empty() ? has_ended() : changed_.wait_for(lock, patience, has_ended);
   std::vector<std::thread> threads = std::exchange(threads_, {});
   lock.unlock();
-  for (std::thread& thread : threads) is_over ? thread.join() : leave_behind(thread);
+  if (!threads.empty() && !is_over) any_left_behind = true;
+  for (std::thread& thread : threads) is_over ? thread.join() : thread.detach();
   return is_over;
 }
 

@@ -21,11 +21,8 @@ namespace dsv32 {
 // system gives no thread or no memory for it.
 bool start_thread(std::thread& thread, std::function<void()> body);
 
-// Detaches a thread that hangs.
-void leave_behind(std::thread& thread);
-
-// Whether any thread was left behind. main() then ends the process at once, because what the thread uses must
-// stay whole. Any thread.
+// Whether Offload left any thread behind. main() then ends the process at once, because what the thread uses
+// must stay whole. Any thread.
 bool are_threads_left_behind();
 
 // Runs tasks in their order, on threads that share this object with its owner.
