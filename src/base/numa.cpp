@@ -2,18 +2,17 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <fstream>
-#include <map>
 #include <system_error>
 
 namespace dsv32 {
 namespace {
 
-// Reads a list such as "0-3,8-11"; skips what is malformed.
-cpu_set_t read_cores(std::istream& list) {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
+// Reads a list such as "0-3,8-11", of cores or of nodes; skips what is malformed.
+cpu_set_t read_list(const std::string& path) {
+  cpu_set_t numbers;
+  CPU_ZERO(&numbers);
+  std::ifstream list(path);
   for (std::string range; std::getline(list, range, ',');) {
     size_t first = 0, last = 0;
     const char* const end = range.data() + range.size();
@@ -21,43 +20,25 @@ cpu_set_t read_cores(std::istream& list) {
     last = first;
     if (at.ec == std::errc{} && at.ptr != end && *at.ptr == '-') at = std::from_chars(at.ptr + 1, end, last);
     if (at.ec != std::errc{}) continue;
-    for (size_t core = first; core <= last && core < CPU_SETSIZE; ++core) CPU_SET(core, &cores);
+    for (size_t number = first; number <= last && number < CPU_SETSIZE; ++number) CPU_SET(number, &numbers);
   }
-  return cores;
-}
-
-// The cores of each node, by its number.
-std::map<int, cpu_set_t> read_nodes(const std::string& folder) {
-  std::map<int, cpu_set_t> nodes;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    int id = 0;
-    if (!name.starts_with("node")) continue;
-    const auto [at, problem] = std::from_chars(name.data() + 4, name.data() + name.size(), id);
-    if (problem != std::errc{} || at != name.data() + name.size()) continue;
-    std::ifstream list(entry->path() / "cpulist");
-    nodes[id] = read_cores(list);
-  }
-  return nodes;
+  return numbers;
 }
 
 }  // namespace
 
 NumaNodes::NumaNodes(const std::string& folder, const cpu_set_t& cores) {
+  const cpu_set_t nodes = read_list(folder + "/online");
   std::vector<int64_t> n_before{0};
-  for (auto& [id, of_node] : read_nodes(folder)) {
-    cpu_set_t usable;
-    CPU_AND(&usable, &of_node, &cores);
+  for (size_t node = 0; node < CPU_SETSIZE; ++node) {
+    if (!CPU_ISSET(node, &nodes)) continue;
+    cpu_set_t usable = read_list(folder + "/node" + std::to_string(node) + "/cpulist");
+    CPU_AND(&usable, &usable, &cores);
     if (CPU_COUNT(&usable) == 0) continue;
     cores_.push_back({usable});
     n_before.push_back(n_before.back() + CPU_COUNT(&usable));
   }
-  if (cores_.size() > 1)
-    n_cores_before_ = std::move(n_before);
-  else
-    cores_.clear();
+  if (cores_.size() > 1) n_cores_before_ = std::move(n_before);
 }
 
 NumaNodes NumaNodes::of_machine() {

@@ -20,8 +20,8 @@ class NumaNodes {
  public:
   // One node: nothing is divided and nothing bound.
   NumaNodes() = default;
-  // The nodes that have some of these cores, in the order of their numbers; one node if the folder names
-  // fewer than two.
+  // The nodes that have some of these cores, in the order of their numbers; one node if the folder, laid
+  // out as /sys/devices/system/node, has fewer than two.
   NumaNodes(const std::string& folder, const cpu_set_t& cores);
   // This machine's nodes, with the cores that this process may use.
   static NumaNodes of_machine();
@@ -46,7 +46,7 @@ class NumaNodes {
   struct Cores {  // nvcc fails on a vector of a type that has no name
     cpu_set_t set;
   };
-  std::vector<Cores> cores_;                   // of each node; empty with one
+  std::vector<Cores> cores_;                   // of each node; read only when there are several
   std::vector<int64_t> n_cores_before_{0, 1};  // of all nodes before this one
 };
 

@@ -34,8 +34,7 @@ inline NumaNodes made_up_nodes(const std::vector<std::string>& lists, const cpu_
     std::filesystem::create_directory(node);
     std::ofstream(node + "/cpulist") << lists[i] << '\n';
   }
-  std::filesystem::create_directory(folder.file("node_x"));
-  std::ofstream(folder.file("online")) << "0-7\n";
+  if (!lists.empty()) std::ofstream(folder.file("online")) << "0-" << lists.size() - 1 << '\n';
   return {folder.file(""), cores};
 }
 
