@@ -109,32 +109,21 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     fail(ErrorKind::model,
          format("model file %s is empty, expected a GGUF header at offset 0", name.c_str()));
   opened_ = info;
-  changed_ns_ = opened_.changed_ns;
+  seen_ = std::make_unique<Seen>();
+  seen_->changed_ns = info.changed_ns;
   void* mapped = mmap(nullptr, info.n_bytes, PROT_READ, MAP_SHARED, file.get(), 0);
   if (mapped == MAP_FAILED) fail_to("map");
-  bytes_ = {static_cast<const uint8_t*>(mapped), info.n_bytes};
+  bytes_ = {static_cast<const uint8_t*>(mapped),
+            [mapped, n = info.n_bytes](const void*) { munmap(mapped, n); }};
   sample_ = sample_of(file.get(), info.n_bytes);
   file_ = std::move(file);
 }
-
-MappedFile::~MappedFile() {
-  if (!bytes_.empty()) munmap(const_cast<uint8_t*>(bytes_.data()), bytes_.size());
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      opened_(other.opened_),
-      sample_(other.sample_),
-      changed_ns_(other.changed_ns_.load()),
-      has_changed_(other.has_changed_.load()),
-      file_(std::move(other.file_)),
-      bytes_(std::exchange(other.bytes_, {})) {}
 
 OwnedFd MappedFile::shared_fd() const { return {real_file_system(), fcntl(file_.get(), F_DUPFD_CLOEXEC, 0)}; }
 
 FileStamp MappedFile::stamp() const {
   FileStamp stamp = opened_;
-  stamp.changed_ns = changed_ns_;
+  stamp.changed_ns = seen_->changed_ns;
   return stamp;
 }
 
@@ -143,20 +132,20 @@ FileStamp MappedFile::stamp() const {
 bool MappedFile::is_unchanged() const {
   const int64_t asked_ns = now_ns();
   const std::optional<FileStamp> now = stamp_of(file_.get());
-  if (has_changed_ || !now) return false;
+  if (seen_->has_changed || !now) return false;
   FileStamp known = stamp();
   if (*now == known) return true;
   known.changed_ns = now->changed_ns;
   if (*now != known || !sample_ || sample_of(file_.get(), now->n_bytes) != sample_) {
-    has_changed_ = true;
+    seen_->has_changed = true;
     return false;
   }
-  if (ns_to_distinct_stamp(now->changed_ns, asked_ns) == 0) changed_ns_ = now->changed_ns;
+  if (ns_to_distinct_stamp(now->changed_ns, asked_ns) == 0) seen_->changed_ns = now->changed_ns;
   return true;
 }
 
 void MappedFile::mark_changed() const {
-  if (stamp() != opened_) has_changed_ = true;
+  if (stamp() != opened_) seen_->has_changed = true;
 }
 
 void MappedFile::wait_for_stamp() const {

@@ -20,6 +20,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,14 +38,11 @@ std::optional<FileStamp> stamp_of(int fd);
 
 class MappedFile {
  public:
-  MappedFile() = default;
   // Throws Error{model} when the file is missing, unreadable, not regular, or empty.
   explicit MappedFile(const std::string& path);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
 
   const std::string& path() const { return path_; }
-  std::span<const uint8_t> bytes() const { return bytes_; }
+  std::span<const uint8_t> bytes() const { return {bytes_.get(), opened_.n_bytes}; }
   OwnedFd shared_fd() const;  // another descriptor of the same open file
   // When it was opened, with the last ctime that is_unchanged() found to be no change.
   FileStamp stamp() const;
@@ -57,13 +55,16 @@ class MappedFile {
   void wait_for_stamp() const;
 
  private:
+  struct Seen {
+    std::atomic<int64_t> changed_ns = 0;
+    std::atomic<bool> has_changed = false;
+  };
   std::string path_;
   FileStamp opened_;
   std::optional<Hash256> sample_;
-  mutable std::atomic<int64_t> changed_ns_ = 0;
-  mutable std::atomic<bool> has_changed_ = false;
+  std::unique_ptr<Seen> seen_;
   OwnedFd file_;
-  std::span<const uint8_t> bytes_;
+  std::shared_ptr<const uint8_t> bytes_;  // its deleter unmaps
 };
 
 // Ends the process with one line on stderr and exit code 3 when a mapped model file loses bytes.
