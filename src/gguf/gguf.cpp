@@ -195,13 +195,10 @@ void GgufFile::append(GgufFile part, uint32_t no, uint32_t count) {
 
 void GgufFile::take(GgufFile other, const std::function<bool(const GgufTensor&)>& is_wanted,
                     std::string_view keys) {
-  std::vector<std::string_view> names(other.tensors_.size());  // in the mapping
-  for (const auto& [name, id] : other.tensor_ids_) names[id] = name;
-  for (size_t id = 0; id < names.size(); ++id) {
-    GgufTensor& tensor = other.tensors_[id];
+  for (GgufTensor& tensor : other.tensors_) {
     if (!is_wanted(tensor)) continue;
     Cursor({}, other.path())
-        .check(tensor_ids_.emplace(names[id], tensors_.size()).second, tensor.offset,
+        .check(tensor_ids_.emplace(tensor.name, tensors_.size()).second, tensor.offset,
                "tensor %s stands in an earlier part too", tensor.name.c_str());
     tensor.part += static_cast<int>(files_.size());
     tensors_.push_back(std::move(tensor));

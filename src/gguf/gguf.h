@@ -68,7 +68,7 @@ class GgufFile : public Metadata {
   uint64_t n_bytes_ = 0;
   std::vector<MappedFile> files_;
   std::vector<GgufTensor> tensors_;
-  std::map<std::string_view, size_t> tensor_ids_;  // name, in the mapping -> index in tensors_
+  std::map<std::string, size_t, std::less<>> tensor_ids_;  // name -> index in tensors_
 };
 
 }  // namespace dsv32

@@ -3,7 +3,6 @@
 // The f32 operations are in the order of the Python package `gguf`, so results are equal bit for bit.
 #include "gguf/quant.h"
 
-#include <algorithm>
 #include <array>
 #include <cassert>
 #include <cstdio>
