@@ -17,9 +17,7 @@ void check(bool is_ok) {
 
 }  // namespace
 
-void Sha256::Free::operator()(evp_md_ctx_st* context) const { EVP_MD_CTX_free(context); }
-
-Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
+Sha256::Sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
   check(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr));
 }
 

@@ -25,10 +25,7 @@ class Sha256 {
   Hash256 finish();                        // once, the last call
 
  private:
-  struct Free {
-    void operator()(evp_md_ctx_st* context) const;
-  };
-  std::unique_ptr<evp_md_ctx_st, Free> context_;
+  std::unique_ptr<evp_md_ctx_st, void (*)(evp_md_ctx_st*)> context_;
 };
 
 Hash256 sha256(std::string_view bytes);
