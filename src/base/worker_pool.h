@@ -41,12 +41,10 @@ class WorkerPool {
   // body ends the loop and is thrown here; else only Interrupted is.
   template <class Body>
   void parallel_for(int64_t n, bool is_worth_sharing, const Body& body) {
-    run({&body,
-         [](const void* any_body, int64_t begin, int64_t end) {
-           for (int64_t i = begin; i < end; ++i) (*static_cast<const Body*>(any_body))(i);
-         },
-         n},
-        is_worth_sharing);
+    const auto run_part = [&body](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) body(i);
+    };
+    run({run_part, n}, is_worth_sharing);
   }
 
   // The caller of a loop calls this some thirty times during it; true interrupts the loop. Null: never. Must
@@ -55,12 +53,9 @@ class WorkerPool {
 
  private:
   struct Loop {
-    const void* body = nullptr;
-    void (*call)(const void* body, int64_t begin, int64_t end) = nullptr;
+    std::function<void(int64_t begin, int64_t end)> run;
     int64_t n = 0;
     int64_t n_each = 1;  // indices of a piece; the last one may be shorter
-
-    void run(int64_t begin, int64_t end) const { call(body, begin, end); }
   };
   // A node's pieces of a loop.
   struct Share {
