@@ -160,10 +160,15 @@ WorkerPool& all_workers() {
 std::vector<float> product(const Matrix& matrix, const std::vector<float>& x, int64_t n_tokens,
                            int64_t mat = 0, WorkerPool& workers = all_workers()) {
   std::vector<float> y(static_cast<size_t>(n_tokens * matrix.weight().n_rows), NAN);
-  cpu_matmul(
-      {matrix.weight(), mat, x.data(), matrix.weight().n_cols, y.data(), matrix.weight().n_rows, n_tokens},
-      workers);
+  cpu_matmul({some_mats(matrix.weight(), mat, 1), x.data(), matrix.weight().n_cols, y.data(), n_tokens},
+             workers);
   return y;
+}
+
+CpuActivations prepare(const WeightMatrix& weight, const float* x, int64_t x_stride, int64_t n_tokens) {
+  CpuActivations prepared(weight, x, x_stride, n_tokens);
+  for (int64_t i = 0; i < prepared.n_steps(); ++i) prepared.prepare(i);
+  return prepared;
 }
 
 bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
@@ -284,7 +289,7 @@ BOOST_AUTO_TEST_CASE(nothing_behind_a_matrix_is_read) {
         for (const int64_t n : {int64_t{1}, n_tokens}) {
           const auto expected = product(matrix, x, n);
           std::vector<float> y(expected.size(), NAN);
-          cpu_matmul({weight, 0, x.data(), n_cols, y.data(), n_rows, n}, all_workers());
+          cpu_matmul({weight, x.data(), n_cols, y.data(), n}, all_workers());
           BOOST_TEST(same_bits(y.data(), expected.data(), y.size()),
                      type_name(type) << " on " << hwy::TargetName(target));
         }
@@ -427,11 +432,12 @@ BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_the_division_of_rows) {
     const Matrix matrix(type, 13, 768);
     const auto x = normal_floats(2 * 768, 17);
     const auto whole = product(matrix, x, 2);
+    const CpuActivations prepared = prepare(matrix.weight(), x.data(), 768, 2);
     for (const int64_t piece : {1, 2, 3, 5, 13}) {
       std::vector<float> y(whole.size(), NAN);
       for (int64_t r = 0; r < 13; r += piece)
-        cpu_matmul_rows({matrix.weight(), 0, x.data(), 768, y.data(), 13, 2}, r,
-                        std::min<int64_t>(r + piece, 13));
+        cpu_multiply_rows(matrix.weight(), 0, r, std::min<int64_t>(r + piece, 13), prepared.tokens(),
+                          y.data() + r, 13);
       BOOST_TEST(same_bits(whole.data(), y.data(), y.size()), type_name(type)
                                                                   << ", " << piece << " rows at a time");
     }
@@ -448,7 +454,8 @@ BOOST_AUTO_TEST_CASE(strides_and_stacks) {
         y(static_cast<size_t>(n_tokens * y_stride), -7.0f);
     for (int64_t t = 0; t < n_tokens; ++t)
       std::copy_n(dense.begin() + t * n_cols, n_cols, x.begin() + t * x_stride);
-    cpu_matmul({matrix.weight(), 1, x.data(), x_stride, y.data(), y_stride, n_tokens}, all_workers());
+    cpu_multiply_rows(matrix.weight(), 1, 0, n_rows,
+                      prepare(matrix.weight(), x.data(), x_stride, n_tokens).tokens(), y.data(), y_stride);
     const auto expected = product(matrix, dense, n_tokens, 1);
     BOOST_TEST(count_wrong(matrix, dense, expected, n_tokens, 1) == 0);
     for (int64_t t = 0; t < n_tokens; ++t) {
@@ -463,8 +470,8 @@ BOOST_AUTO_TEST_CASE(no_rows_and_no_tokens_are_nothing_to_do) {
   const Matrix matrix(TensorType::q8_0, 4, 64);
   float y = -7.0f;
   const auto x = normal_floats(64, 23);
-  cpu_matmul({matrix.weight(), 0, x.data(), 64, &y, 4, 0}, all_workers());
-  cpu_matmul_rows({matrix.weight(), 0, x.data(), 64, &y, 4, 1}, 2, 2);
+  cpu_matmul({matrix.weight(), x.data(), 64, &y, 0}, all_workers());
+  cpu_multiply_rows(matrix.weight(), 0, 2, 2, prepare(matrix.weight(), x.data(), 64, 1).tokens(), &y, 4);
   BOOST_TEST(y == -7.0f);
 }
 

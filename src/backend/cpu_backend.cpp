@@ -168,27 +168,27 @@ void CpuBackend::hadamard(float* all, int64_t n_rows, int64_t width) {
 
 void CpuBackend::matmul(const Matmul& op) {
   const int64_t n_values = op.n_tokens * op.weight.n_rows;
-  cpu_matmul({op.weight, 0, op.x, op.x_stride, op.y, op.weight.n_rows, op.n_tokens}, workers_);
+  cpu_matmul(op, workers_);
   if (op.plus) add({op.plus, op.y, n_values});
   if (op.sum) add({op.y, op.sum, n_values});
 }
 
 void CpuBackend::matmul_gated(const GatedMatmul& op) {
   const int64_t n_values = op.n_tokens * op.w1.n_rows;
-  cpu_matmul({op.w1, 0, op.x, op.w1.n_cols, op.y, op.w1.n_rows, op.n_tokens}, workers_);
-  cpu_matmul({op.w3, 0, op.x, op.w3.n_cols, op.up, op.w3.n_rows, op.n_tokens}, workers_);
+  cpu_matmul({op.w1, op.x, op.w1.n_cols, op.y, op.n_tokens}, workers_);
+  cpu_matmul({op.w3, op.x, op.w3.n_cols, op.up, op.n_tokens}, workers_);
   workers_.parallel_for(n_values, worth_sharing(n_values),
                         [&](int64_t i) { op.y[i] = cpu_silu_mul(op.y[i], op.up[i], op.scales); });
 }
 
 void CpuBackend::matmul_heads(const MatmulHeads& op) {
   const int64_t n_heads = op.weight.n_mats, n_rows = op.weight.n_rows;
-  workers_.parallel_for(n_heads, products_worth_sharing(op.n_tokens * n_heads * n_rows * op.weight.n_cols),
-                        [&](int64_t h) {
-                          cpu_matmul_rows({op.weight, h, op.x + h * op.x_head_stride, op.x_token_stride,
-                                           op.y + h * n_rows, n_heads * n_rows, op.n_tokens},
-                                          0, n_rows);
-                        });
+  const bool is_shared = products_worth_sharing(op.n_tokens * n_heads * n_rows * op.weight.n_cols);
+  workers_.parallel_for(n_heads, is_shared, [&](int64_t h) {
+    CpuActivations x(op.weight, op.x + h * op.x_head_stride, op.x_token_stride, op.n_tokens);
+    for (int64_t i = 0; i < x.n_steps(); ++i) x.prepare(i);
+    cpu_multiply_rows(op.weight, h, 0, n_rows, x.tokens(), op.y + h * n_rows, n_heads * n_rows);
+  });
 }
 
 // Each member copies what the others have; nobody goes on before all have copied.

@@ -214,12 +214,6 @@ const CpuKernels& kernels_of(const WeightMatrix& weight) {
   return *kernels;
 }
 
-std::vector<const float*> all_tokens(const CpuActivations& x, int64_t n_tokens) {
-  std::vector<const float*> tokens(static_cast<size_t>(n_tokens));
-  for (int64_t t = 0; t < n_tokens; ++t) tokens[static_cast<size_t>(t)] = x.token(t);
-  return tokens;
-}
-
 // Rows that a thread takes at a time: whole panels, few enough that every thread gets several shares. The
 // first tile of a share is not prefetched, so with one token the shares are long.
 int64_t rows_at_a_time(int64_t n_rows, int64_t n_tokens, int n_threads) {
@@ -319,6 +313,12 @@ void CpuActivations::prepare(int64_t i) {
                         floats_.get() + i * kernels_.step_floats);
 }
 
+std::vector<const float*> CpuActivations::tokens() const {
+  std::vector<const float*> tokens(static_cast<size_t>(n_tokens_));
+  for (int64_t t = 0; t < n_tokens_; ++t) tokens[static_cast<size_t>(t)] = token(t);
+  return tokens;
+}
+
 void cpu_multiply_rows(const WeightMatrix& weight, int64_t mat, int64_t row_begin, int64_t row_end,
                        std::span<const float* const> tokens, float* y, int64_t y_stride) {
   assert(weight.data != nullptr && mat >= 0 && mat < weight.n_mats);
@@ -328,23 +328,16 @@ void cpu_multiply_rows(const WeightMatrix& weight, int64_t mat, int64_t row_begi
                                                      y_stride);
 }
 
-void cpu_matmul_rows(const CpuMatmul& args, int64_t row_begin, int64_t row_end) {
-  CpuActivations x(args.weight, args.x, args.x_stride, args.n_tokens);
-  for (int64_t i = 0; i < x.n_steps(); ++i) x.prepare(i);
-  cpu_multiply_rows(args.weight, args.mat, row_begin, row_end, all_tokens(x, args.n_tokens),
-                    args.y + row_begin, args.y_stride);
-}
-
-void cpu_matmul(const CpuMatmul& args, WorkerPool& workers) {
-  CpuActivations x(args.weight, args.x, args.x_stride, args.n_tokens);
-  const int64_t n_rows = args.weight.n_rows;
-  const bool is_shared = products_worth_sharing(n_rows * args.weight.n_cols * args.n_tokens);
+void cpu_matmul(const Matmul& op, WorkerPool& workers) {
+  CpuActivations x(op.weight, op.x, op.x_stride, op.n_tokens);
+  const int64_t n_rows = op.weight.n_rows;
+  const bool is_shared = products_worth_sharing(n_rows * op.weight.n_cols * op.n_tokens);
   workers.parallel_for(x.n_steps(), is_shared, [&](int64_t i) { x.prepare(i); });
-  const std::vector<const float*> tokens = all_tokens(x, args.n_tokens);
-  const int64_t share = rows_at_a_time(n_rows, args.n_tokens, workers.n_threads());
+  const std::vector<const float*> tokens = x.tokens();
+  const int64_t share = rows_at_a_time(n_rows, op.n_tokens, workers.n_threads());
   workers.parallel_for((n_rows + share - 1) / share, is_shared, [&](int64_t i) {
-    cpu_multiply_rows(args.weight, args.mat, i * share, std::min((i + 1) * share, n_rows), tokens,
-                      args.y + i * share, args.y_stride);
+    cpu_multiply_rows(op.weight, 0, i * share, std::min((i + 1) * share, n_rows), tokens, op.y + i * share,
+                      n_rows);
   });
 }
 

@@ -14,21 +14,12 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
-#include "backend/matrix.h"
+#include "backend/ops.h"
 #include "base/worker_pool.h"
 
 namespace dsv32 {
-
-struct CpuMatmul {
-  WeightMatrix weight;       // [n_mats, n_rows, n_cols]
-  int64_t mat = 0;           // which matrix of the stack
-  const float* x = nullptr;  // [n_tokens, n_cols], rows x_stride floats apart
-  int64_t x_stride = 0;
-  float* y = nullptr;  // [n_tokens, n_rows], rows y_stride floats apart
-  int64_t y_stride = 0;
-  int64_t n_tokens = 0;
-};
 
 struct CpuKernels;
 
@@ -43,6 +34,7 @@ class CpuActivations {
   int64_t n_steps() const { return n_token_steps_ * n_tokens_; }
   void prepare(int64_t i);
   const float* token(int64_t t) const { return floats_.get() + t * n_floats_; }
+  std::vector<const float*> tokens() const;  // all
 
  private:
   const CpuKernels& kernels_;
@@ -60,11 +52,8 @@ void cpu_multiply_rows(const WeightMatrix& weight, int64_t mat, int64_t row_begi
 // bits.
 std::string cpu_instruction_set();
 
-// y[t, r] = sum over c of W[mat][r, c] * x[t, c] for rows [row_begin, row_end), on the calling thread.
-void cpu_matmul_rows(const CpuMatmul& args, int64_t row_begin, int64_t row_end);
-
-// The same for all rows, divided over the workers.
-void cpu_matmul(const CpuMatmul& args, WorkerPool& workers);
+// y[t] = W @ x[t], rows divided over the workers; `plus` and `sum` are ignored. Throws Error{memory}.
+void cpu_matmul(const Matmul& op, WorkerPool& workers);
 
 // sum over i of a[i] * b[i], f32, always in the same order.
 float cpu_dot(const float* a, const float* b, int64_t n);

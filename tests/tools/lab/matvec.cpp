@@ -78,7 +78,7 @@ MatvecResult measure(TensorType type, const MatvecOptions& options, CacheSweeper
   std::vector<float> x(static_cast<size_t>(options.n_cols)), y(static_cast<size_t>(options.n_rows));
   for (size_t i = 0; i < x.size(); ++i)
     x[i] = static_cast<float>(static_cast<int>(i * 37 % 101) - 50) / 50.0f;
-  const CpuMatmul product{weight, 0, x.data(), options.n_cols, y.data(), options.n_rows, 1};
+  const Matmul product{weight, x.data(), options.n_cols, y.data(), 1};
 
   std::vector<double> read, read_streams, multiply;
   volatile uint64_t sink = 0;
