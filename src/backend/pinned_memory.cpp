@@ -8,14 +8,10 @@
 
 #include "backend/memory_budget.h"
 #include "base/host_memory.h"
-#include "base/thread.h"
 
 namespace dsv32 {
 namespace {
 
-// Each takes whole pieces. One thread fills 10 GB/s with huge pages, 1 to 3 GB/s without, and less where a
-// virtual machine gets its memory only when touched.
-constexpr size_t kThreads = 4;
 constexpr size_t kSmallestPage = 4096, kHugePage = size_t{2} << 20;
 
 // False: the system has no memory for the pages.
@@ -34,12 +30,7 @@ void touch_pages(uint8_t* memory, size_t n_bytes) {
 }
 
 PinnedMemory::~PinnedMemory() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_ending_ = true;
-  }
-  changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  threads_->stop(std::chrono::hours(24));  // however long a piece takes
   while (!pieces_.empty()) free(pieces_.begin()->first);
 }
 
@@ -49,26 +40,18 @@ void* PinnedMemory::alloc(size_t n_bytes, const char* what, size_t n_part_bytes)
   if (mapped == MAP_FAILED) return nullptr;
   madvise(mapped, n_bytes, MADV_HUGEPAGE);
   auto* memory = static_cast<uint8_t*>(mapped);
-  std::unique_lock lock(mutex_);
-  pieces_[memory] = {n_bytes, n_part_bytes, what, State::queued};
-  queue_.push_back(memory);
-  // If the system gives no further thread, the present ones suffice.
-  if (threads_.size() < kThreads && !start_thread(threads_.emplace_back(), [this] { work(); }))
-    threads_.pop_back();
-  if (threads_.empty()) make_ready(lock);
-  changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    pieces_[memory] = {n_bytes, n_part_bytes, what, State::queued};
+  }
+  if (!threads_->run([this, memory] { make_ready(memory); })) make_ready(memory);
   return memory;
 }
 
 size_t PinnedMemory::free(void* memory) {
-  auto* piece = static_cast<uint8_t*>(memory);
   std::unique_lock lock(mutex_);
-  const auto found = pieces_.find(piece);
-  const auto queued = std::find(queue_.begin(), queue_.end(), piece);
-  if (queued != queue_.end())
-    queue_.erase(queued);
-  else
-    changed_.wait(lock, [&] { return found->second.state != State::queued; });
+  const auto found = pieces_.find(static_cast<uint8_t*>(memory));
+  changed_.wait(lock, [&] { return found->second.state != State::under_way; });
   const size_t n_bytes = found->second.n_bytes;
   if (found->second.state == State::ready) driver_.unpin(memory);
   munmap(memory, n_bytes);
@@ -83,19 +66,10 @@ void PinnedMemory::wait(const void* inside) {
   if (after == pieces_.begin()) return;
   const auto& [begin, piece] = *--after;
   if (address >= begin + piece.n_bytes) return;
-  changed_.wait(lock, [&] { return piece.state != State::queued; });
+  changed_.wait(lock, [&] { return piece.state == State::ready || piece.state == State::failed; });
   if (piece.state == State::failed)
     fail_memory(piece.what.c_str(), piece.n_bytes, available_host_memory(),
                 "a smaller context (-c) needs less; pinned memory may be limited (ulimit -l)");
-}
-
-void PinnedMemory::work() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [&] { return is_ending_ || !queue_.empty(); });
-    if (is_ending_) return;
-    make_ready(lock);
-  }
 }
 
 bool PinnedMemory::make_present(uint8_t* memory, const Piece& piece) const {
@@ -111,12 +85,14 @@ bool PinnedMemory::make_present(uint8_t* memory, const Piece& piece) const {
   return is_present;
 }
 
-// Makes the first queued piece ready, without holding the lock: free() waits for a piece that is being made
-// ready.
-void PinnedMemory::make_ready(std::unique_lock<std::mutex>& lock) {
-  uint8_t* memory = queue_.front();
-  queue_.pop_front();
-  Piece& piece = pieces_.at(memory);
+// Without holding the lock: free() waits for a piece that is under way. Nothing queued lies there when it was
+// freed meanwhile, or when memory that came in its place is ready already.
+void PinnedMemory::make_ready(uint8_t* memory) {
+  std::unique_lock lock(mutex_);
+  const auto found = pieces_.find(memory);
+  if (found == pieces_.end() || found->second.state != State::queued) return;
+  Piece& piece = found->second;
+  piece.state = State::under_way;
   lock.unlock();
   const bool is_pinned = make_present(memory, piece) && driver_.pin(memory, piece.n_bytes);
   lock.lock();
