@@ -43,7 +43,7 @@ class Recording {
 class Milestone {
  public:
   virtual ~Milestone() = default;
-  virtual void wait() = 0;  // until that work is done; not for what was enqueued later
+  virtual void wait() {}  // until that work is done; not for what was enqueued later
 };
 
 class Backend;
@@ -132,9 +132,9 @@ class Backend {
   // midst, left for later ones of that step is forgotten. Their work is done before this step's.
   virtual void begin_step() {}
 
-  // Records the operations that `body` enqueues, without doing them; `body` neither allocates nor waits.
-  // Null, without calling `body`: this backend does not record.
-  virtual std::unique_ptr<Recording> record(const std::function<void()>& body) = 0;
+  // Records the operations that a body enqueues, without doing them; the body neither allocates nor waits.
+  // Null, without calling the body: this backend does not record.
+  virtual std::unique_ptr<Recording> record(const std::function<void()>&) { return nullptr; }
 
   // For measuring: a point in time after all work enqueued before it and before all work enqueued after it.
   // Must not be recorded.

@@ -85,13 +85,6 @@ void CpuBackend::download(void* host, const void* device, size_t n_bytes) {
   if (n_bytes) std::memcpy(host, device, n_bytes);
 }
 
-std::unique_ptr<Milestone> CpuBackend::milestone() {
-  struct Passed : Milestone {
-    void wait() override {}
-  };
-  return std::make_unique<Passed>();
-}
-
 MemoryInfo CpuBackend::memory_info(Place) const {
   return {total_host_memory(), memory_.n_bytes_allowed(available_host_memory()), memory_.n_bytes_used()};
 }
