@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <vector>
 
 #include "base/error.h"
@@ -39,13 +38,11 @@ std::vector<float> run_step(ByHand& sequence, Tokens tokens, const std::vector<s
   return sequence.logits();
 }
 
-// The logits of the decode steps: [n_steps, vocab_size]. Calls begin_decode before the first of them.
-std::vector<float> decode_logits(
-    Engine& engine, Tokens tokens, const std::function<void()>& begin_decode = [] {}) {
+// The logits of the decode steps: [n_steps, vocab_size].
+std::vector<float> decode_logits(Engine& engine, Tokens tokens) {
   ByHand sequence(engine);
   const size_t n_prefill = prefill_tokens(tokens);
   if (n_prefill > 0) sequence.sync(tokens.first(n_prefill));
-  begin_decode();
   std::vector<float> all;
   for (const int32_t token : tokens.subspan(n_prefill)) {
     sequence.step(token);
@@ -132,6 +129,7 @@ void compare_rows(Deviation& found, std::span<const float> rows, std::span<const
 }
 
 // The share of each decode step's attention that falls on the selected rows, from what an observer sees.
+// Of steps, only those of decode show "q_c".
 class KeptWeight {
  public:
   static const std::vector<std::string>& names() {
@@ -147,9 +145,8 @@ class KeptWeight {
     if (name == "q") q_ = seen.values;
     if (name == "n_selected") n_selected_ = seen.ints.front();
     if (name == "selected") selected_ = seen.ints;
-    if (name == "q_c" && counts_) count(rows_[static_cast<size_t>(seen.layer)], seen.values);
+    if (name == "q_c") count(rows_[static_cast<size_t>(seen.layer)], seen.values);
   }
-  void begin_counting() { counts_ = true; }
   double mean() const { return sum_ / static_cast<double>(n_); }
   double least() const { return least_; }
 
@@ -191,7 +188,6 @@ class KeptWeight {
   std::vector<float> c_, q_;              // of the running layer
   std::vector<int32_t> selected_;
   int32_t n_selected_ = 0;
-  bool counts_ = false;
   double sum_ = 0, least_ = 1;
   int64_t n_ = 0;
 };
@@ -235,7 +231,7 @@ SelectionLoss compare_selection(const GgufFile& file, const EngineOptions& optio
   Engine engine(file, options);
   KeptWeight kept(engine.args());
   engine.forward().set_observer([&](const Observation& seen) { kept.see(seen); }, KeptWeight::names());
-  const std::vector<float> all = decode_logits(engine, tokens, [&] { kept.begin_counting(); });
+  const std::vector<float> all = decode_logits(engine, tokens);
   engine.forward().set_observer({});
   const size_t n_prefill = prefill_tokens(tokens), width = static_cast<size_t>(engine.args().vocab_size);
   SelectionLoss found{.kept = kept.mean(), .least_kept = kept.least()};

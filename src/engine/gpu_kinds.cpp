@@ -28,8 +28,6 @@ constexpr GpuKind kKinds[] = {
 // As GpuKind::name.
 std::string key_of(const std::string& name) { return upper_case(replaced(name, " ", "")); }
 
-bool has_slower_memory(const GpuKind& a, const GpuKind& b) { return a.memory_rate < b.memory_rate; }
-
 }  // namespace
 
 std::span<const GpuKind> gpu_kinds() { return kKinds; }
@@ -46,9 +44,9 @@ const GpuKind& gpu_like(const std::string& name, uint64_t n_bytes) {
   for (const GpuKind& kind : kKinds) {
     const double n_of_kind = static_cast<double>(n_bytes) / static_cast<double>(kind.n_bytes);
     if (key_of(name).find(kind.name) != std::string::npos && n_of_kind > 0.9) return kind;
-    if (std::abs(n_of_kind - 1) < 0.1 && (!like || has_slower_memory(kind, *like))) like = &kind;
+    if (std::abs(n_of_kind - 1) < 0.1 && (!like || kind.memory_rate < like->memory_rate)) like = &kind;
   }
-  return like ? *like : *std::ranges::min_element(kKinds, has_slower_memory);
+  return like ? *like : *std::ranges::min_element(kKinds, {}, &GpuKind::memory_rate);
 }
 
 std::string gpu_table() {

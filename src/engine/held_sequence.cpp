@@ -119,31 +119,31 @@ std::vector<TokenRun> HeldSequence::decoded() const {
 
 int64_t ByHand::sync(std::span<const int32_t> prompt) {
   const int64_t n = hold(prompt);
-  while (read_chunk(prompt, engine_.plan().chunk) < std::ssize(prompt)) continue;
+  while (read_chunk(prompt, engine().plan().chunk) < std::ssize(prompt)) continue;
   return n;
 }
 
 void ByHand::step(int32_t token) {
-  engine_.check_prompt({&token, 1});
-  engine_.forward().run({Role::decode, {&cached()}, {token}});
+  engine().check_prompt({&token, 1});
+  engine().forward().run({Role::decode, {&cached()}, {token}});
 }
 
 const std::vector<float>& ByHand::logits() {
-  Forward& forward = engine_.forward();
-  logits_.resize(static_cast<size_t>(engine_.args().vocab_size));
+  Forward& forward = engine().forward();
+  logits_.resize(static_cast<size_t>(engine().args().vocab_size));
   forward.last_backend().download(logits_.data(), forward.logits_row(forward.n_logits() - 1),
                                   logits_.size() * sizeof(float));
   return logits_;
 }
 
 std::vector<float> ByHand::all_logits(std::span<const int32_t> tokens) {
-  engine_.check_prompt(tokens);
+  engine().check_prompt(tokens);
   std::vector<float> all;
-  const auto chunk = static_cast<size_t>(engine_.plan().chunk);
+  const auto chunk = static_cast<size_t>(engine().plan().chunk);
   for (size_t begin = 0; begin < tokens.size(); begin += chunk) {
     const std::span<const int32_t> some = tokens.subspan(begin, std::min(chunk, tokens.size() - begin));
-    engine_.forward().run({Role::prefill, {&cached()}, {some.begin(), some.end()}, std::ssize(some)});
-    const std::vector<float> logits = engine_.forward().logits();
+    engine().forward().run({Role::prefill, {&cached()}, {some.begin(), some.end()}, std::ssize(some)});
+    const std::vector<float> logits = engine().forward().logits();
     all.insert(all.end(), logits.begin(), logits.end());
   }
   return all;

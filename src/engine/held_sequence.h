@@ -74,10 +74,7 @@ class HeldSequence {
   std::span<const int32_t> reusable() const;
   void remember();
 
- protected:
   Engine& engine_;
-
- private:
   OpenSequence cached_;
   bool is_shrunk_ = false;  // its buffer has the fewest slots
   int64_t n_reusable_ = 0;
