@@ -12,7 +12,6 @@
 
 #include "backend/expert_window.h"
 #include "backend/host_lane.h"
-#include "engine/plan_sequences.h"
 #include "engine/sampler.h"
 #include "model/stage.h"
 #include "weights/placement.h"
@@ -299,7 +298,6 @@ class MemoryPlanner {
     placement.devices = {{0, args_.n_all_layers(), 0}};
     for (const LayerBytes& layer : machine_.weights.layers)
       placement.has_host_experts.push_back(host_has_experts && layer.experts > 0);
-    placement.has_host_experts.resize(static_cast<size_t>(args_.n_all_layers()));
     return placement;
   }
 
@@ -342,16 +340,6 @@ class MemoryPlanner {
   MemoryPlan plan_;
 };
 
-}  // namespace
-
-bool can_divide(const ModelArgs& args, int64_t n_members) {
-  return n_members >= 2 && n_members <= kMostMembers && args.n_heads % n_members == 0 &&
-         divides_rows(args.dim, n_members) && divides_rows(args.inter_dim, n_members) &&
-         args.moe_inter_dim % (n_members * kHiddenUnit) == 0;
-}
-
-namespace {
-
 // What keeps these devices from being a team; empty: nothing.
 std::string why_no_team(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
   if (!machine.can_team) return "the devices cannot reach each other's memory, or are of different kinds";
@@ -383,15 +371,6 @@ MemoryPlan plan_of_team(const ModelArgs& args, EngineOptions options, const Mach
   return plan;
 }
 
-}  // namespace
-
-MemoryPlan plan_on_all(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
-  return options.split == Split::rows ? plan_of_team(args, options, machine)
-                                      : MemoryPlanner(args, options, machine).plan();
-}
-
-namespace {
-
 // A plan, and the tokens a second that count.
 struct Weighed {
   std::shared_ptr<MemoryPlan> plan;
@@ -414,8 +393,7 @@ bool is_better(const Weighed& one, const Weighed& other) {
   return one.rate > (has_more ? kWorthADevice : 1) * other.rate;
 }
 
-// Weighs layers on the fewest devices that hold all experts, on one more after the other until the wanted
-// context fits, on all for many answers; then teams.
+// The ways that make_plan() weighs, in their order.
 MemoryPlan fastest_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
   const auto plan_of = [&](size_t n, Split split) {  // with the first n devices
     Machine some = machine;
@@ -454,6 +432,17 @@ MemoryPlan fastest_plan(const ModelArgs& args, const EngineOptions& options, con
 }
 
 }  // namespace
+
+bool can_divide(const ModelArgs& args, int64_t n_members) {
+  return n_members >= 2 && n_members <= kMostMembers && args.n_heads % n_members == 0 &&
+         divides_rows(args.dim, n_members) && divides_rows(args.inter_dim, n_members) &&
+         args.moe_inter_dim % (n_members * kHiddenUnit) == 0;
+}
+
+MemoryPlan plan_on_all(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
+  return options.split == Split::rows ? plan_of_team(args, options, machine)
+                                      : MemoryPlanner(args, options, machine).plan();
+}
 
 MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
   check_flags(args, options);

@@ -3,8 +3,8 @@
 // make_plan() decides all that the options leave open: devices and how they share the model, the layers of
 // each, the layers whose experts the host keeps, context, chunk, sequences, top-k buffer, drafts. One list of
 // items serves `inspect plan` and the check that all of them fit. Allocations follow the plan to the byte; a
-// test compares the backend's own count with it. plan.cpp chooses, plan_items.cpp counts bytes,
-// plan_speed.cpp says how fast a plan is.
+// test compares the backend's own count with it. plan.cpp chooses, plan_sequences.cpp how many sequences,
+// plan_items.cpp counts bytes, plan_speed.cpp says how fast a plan is.
 #pragma once
 
 #include <algorithm>
@@ -211,6 +211,15 @@ auto if_it_fits(const Make& make) -> std::optional<decltype(make())> try {
   return std::nullopt;
 }
 
+// --- plan_sequences.cpp: numbers of sequences.
+
+// The usual length of a sequence, for which room is planned.
+inline constexpr int64_t kUsualTokens = 16384;
+
+// Parts of make_plan(): the plan with all devices of the machine, which share the model as options.split
+// says, for a number of sequences that is decided; and what decides an open number.
+MemoryPlan plan_on_all(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
+EngineOptions with_sequences(const ModelArgs& args, EngineOptions options, Machine machine);
 // The options for n sequences, each as long as a context, with the rows and keys of all of them.
 EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, int64_t n);
 // The most sequences whose plan fits the machine with no more experts on the host than one sequence's, with

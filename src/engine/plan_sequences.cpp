@@ -1,5 +1,6 @@
-// Numbers of sequences are tried: whether some fit is known only from a whole plan.
-#include "engine/plan_sequences.h"
+// How many sequences suit a machine, and how many fit. Numbers are tried: whether one fits is known only from
+// a whole plan.
+#include "engine/plan.h"
 
 #include <algorithm>
 
