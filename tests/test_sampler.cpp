@@ -104,10 +104,10 @@ BOOST_AUTO_TEST_CASE(rows_at_once_are_drawn_as_each_alone) {
   const std::vector<SampleRule> rules = {
       {1, 0, 1, 0, 0.95}, {0, 0, 1, 0, 0}, {1, 0, 1, 0, 0.5}, {1, 2, 1, 0, 0.9}};
   RowSampler sampler(cpu(), 4);
-  const std::vector<TokenRecord> together = sampler.sample(rows.data(), 4, rules, 2);
+  const std::vector<TokenRecord> together = sample_rows(sampler, rows.data(), 4, rules, 2);
   BOOST_REQUIRE(together.size() == 4u);
   for (size_t i = 0; i < 4; ++i) {
-    const TokenRecord alone = sampler.sample(rows.data() + 4 * i, 4, {&rules[i], 1}, 2).front();
+    const TokenRecord alone = sample_rows(sampler, rows.data() + 4 * i, 4, {&rules[i], 1}, 2).front();
     BOOST_TEST(together[i].chosen.id == alone.chosen.id);
     BOOST_TEST(together[i].is_finite == (i != 2));
     if (i == 2) continue;
@@ -233,10 +233,10 @@ BOOST_AUTO_TEST_CASE(a_masked_row_is_drawn_as_one_without_the_other_tokens) {
           rule.uniform = i / 20.0;
           rule.is_masked = false;
           const int32_t alone =
-              sampler.sample(allowed.data(), std::ssize(allowed), {&rule, 1}).front().chosen.id;
+              sample_rows(sampler, allowed.data(), std::ssize(allowed), {&rule, 1}).front().chosen.id;
           rule.is_masked = true;
           const int32_t drawn =
-              masked.sample(logits.data(), std::ssize(logits), {&rule, 1}).front().chosen.id;
+              sample_rows(masked, logits.data(), std::ssize(logits), {&rule, 1}).front().chosen.id;
           BOOST_TEST(drawn == ids[static_cast<size_t>(alone)]);
           seen.insert(drawn);
         }
@@ -254,7 +254,7 @@ BOOST_AUTO_TEST_CASE(a_mask_of_one_token_gives_it_whatever_its_logit) {
     write_mask(sampler.mask_of(0, 70), {id});
     for (SampleRule rule : kMaskedRules) {
       rule.is_masked = true, rule.uniform = 0.9;
-      BOOST_TEST(sampler.sample(logits.data(), 70, {&rule, 1}).front().chosen.id == id);
+      BOOST_TEST(sample_rows(sampler, logits.data(), 70, {&rule, 1}).front().chosen.id == id);
     }
   }
 }
@@ -263,10 +263,10 @@ BOOST_AUTO_TEST_CASE(a_mask_of_one_token_gives_it_whatever_its_logit) {
 BOOST_AUTO_TEST_CASE(log_probabilities_are_those_without_the_mask) {
   RowSampler sampler(cpu(), 1);
   SampleRule rule{0, 0, 1, 0, 0};
-  const TokenRecord plain = sampler.sample(kLogits.data(), 4, {&rule, 1}, 3).front();
+  const TokenRecord plain = sample_rows(sampler, kLogits.data(), 4, {&rule, 1}, 3).front();
   rule.is_masked = true;
   write_mask(sampler.mask_of(0, 4), {1, 3});
-  const TokenRecord masked = sampler.sample(kLogits.data(), 4, {&rule, 1}, 3).front();
+  const TokenRecord masked = sample_rows(sampler, kLogits.data(), 4, {&rule, 1}, 3).front();
   BOOST_TEST(masked.chosen.id == 3);
   BOOST_TEST(std::abs(masked.chosen.logprob - std::log(0.2f)) < 1e-6f);
   BOOST_REQUIRE(masked.top.size() == 3u);
@@ -296,11 +296,12 @@ BOOST_AUTO_TEST_CASE(masked_rows_are_drawn_alike_alone_and_in_company) {
         ids.push_back(some_ids(kVocab, 1 + t * t, 31 * step + t));
         if (rules.back().is_masked) write_mask(together.mask_of(static_cast<int64_t>(t), kVocab), ids.back());
       }
-      const std::vector<TokenRecord> drawn = together.sample(rows.data(), kVocab, rules, 2);
+      const std::vector<TokenRecord> drawn = sample_rows(together, rows.data(), kVocab, rules, 2);
       for (size_t t = 0; t < kRows; ++t) {
         RowSampler alone(cpu(), 1);
         if (rules[t].is_masked) write_mask(alone.mask_of(0, kVocab), ids[t]);
-        const TokenRecord record = alone.sample(rows.data() + t * kVocab, kVocab, {&rules[t], 1}, 2).front();
+        const TokenRecord record =
+            sample_rows(alone, rows.data() + t * kVocab, kVocab, {&rules[t], 1}, 2).front();
         BOOST_TEST(drawn[t].chosen.id == record.chosen.id);
         BOOST_TEST(drawn[t].chosen.logprob == record.chosen.logprob);
         if (rules[t].is_masked) BOOST_TEST((std::ranges::find(ids[t], drawn[t].chosen.id) != ids[t].end()));
@@ -315,7 +316,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_finite_is_told_although_no_mask_allows_it) {
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
     const std::vector<float> logits = {1, bad, 2};
     const SampleRule rule{.temperature = 1, .is_masked = true};
-    const TokenRecord record = sampler.sample(logits.data(), 3, {&rule, 1}).front();
+    const TokenRecord record = sample_rows(sampler, logits.data(), 3, {&rule, 1}).front();
     BOOST_TEST(!record.is_finite);
     BOOST_TEST(record.chosen.id == 1);
   }

@@ -1,4 +1,3 @@
-// See draft_pace.h.
 #include "engine/draft_pace.h"
 
 #include <algorithm>

@@ -92,10 +92,8 @@ Engine::Engine(const ModelSource& source, const EngineOptions& options, const Be
     : file_(source.file),
       args_(with_selector(options.n_guesses == 0 ? source.args.without_draft() : source.args, options)),
       backends_(options.backends) {
-  const ModelBytes bytes = source.bytes_of(args_);
-  if (backends_.empty()) {
-    backends_ = make_backends(options, suffice_for(args_, bytes, options));
-  }
+  const ModelBytes bytes = file_ ? model_bytes(*file_, args_) : source.bytes;
+  if (backends_.empty()) backends_ = make_backends(options, suffice_for(args_, bytes, options));
   const Machine machine = machine_of(backends_, bytes, options);
   plan_ = make_plan(args_, options, machine);
   if (plan_.cache.n_draft_layers == 0) args_ = args_.without_draft();

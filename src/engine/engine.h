@@ -36,11 +36,6 @@ struct ModelSource {
   ModelSource(const ModelArgs& args_, const ModelBytes& bytes_, Load load_, Identify identify_ = {})
       : args(args_), bytes(bytes_), load(std::move(load_)), identify(std::move(identify_)) {}
 
-  // Of these dimensions: `args`, or `args` without the block for drafts. Throws Error{model}.
-  ModelBytes bytes_of(const ModelArgs& some) const {
-    return file ? model_bytes(*file, some) : some.n_draft_layers > 0 ? bytes : without_draft(bytes);
-  }
-
   const GgufFile* file = nullptr;
   ModelArgs args;
   ModelBytes bytes;  // without a file

@@ -49,14 +49,10 @@ class RowSampler {
   // Enqueues the drawing. logits [rules.size(), vocab_size] of the backend's memory, for the rows from
   // first_row on, less than max_rows, of no other drawing under way. n_top: -1 for no log-probabilities, else
   // how many alternatives to list (at most kMostTopLogprobs; no more than there are).
-  Drawing begin(const float* logits, int64_t vocab_size, std::span<const SampleRule> rules,
-                int64_t n_top = -1, int64_t first_row = 0);
+  Drawing begin(const float* logits, int64_t vocab_size, std::span<const SampleRule> rules, int64_t n_top,
+                int64_t first_row);
   // Waits for the drawing.
   std::vector<TokenRecord> take(const Drawing& drawing) const;
-  std::vector<TokenRecord> sample(const float* logits, int64_t vocab_size, std::span<const SampleRule> rules,
-                                  int64_t n_top = -1) {
-    return take(begin(logits, vocab_size, rules, n_top));
-  }
 
  private:
   const uint32_t* upload_masks(std::span<const SampleRule> rules, int64_t vocab_size, int64_t first_row);

@@ -169,18 +169,16 @@ void Sequence::finish(FinishReason reason) {
   result_.finish_reason = reason;
   if (phase == Phase::decodes) {
     emit(parser_.finish());
-    if (calls_) finish_calls(reason != FinishReason::stop);
+    if (calls_) {
+      emit_answer(stops_.push(calls_->finish(reason != FinishReason::stop)));
+      static_cast<FoundCalls&>(result_.completion) = calls_->found();
+    }
     emit_answer(stops_.finish());
     result_.completion.reasoning = parser_.completion().reasoning;
     result_.completion.thinking_closed = parser_.completion().thinking_closed;
     result_.decode_seconds = seconds_since(begun_);
   }
   phase = Phase::is_done;
-}
-
-void Sequence::finish_calls(bool is_cut) {
-  emit_answer(stops_.push(calls_->finish(is_cut)));
-  static_cast<FoundCalls&>(result_.completion) = calls_->found();
 }
 
 void Sequence::fail(const Error& error) {

@@ -122,7 +122,6 @@ class Sequence {
   void emit(const CompletionParser::Delta& delta);
   void emit_answer(const std::string& text);
   void finish(FinishReason reason);
-  void finish_calls(bool is_cut);
 
   using Clock = std::chrono::steady_clock;
   Engine& engine_;
