@@ -204,8 +204,7 @@ void LatentCache::truncate(CachedSequence& sequence, int64_t n_tokens) {
   sequence.has_hidden_ = sequence.has_hidden_ && n_tokens == sequence.n_tokens();
   sequence.tokens_.resize(static_cast<size_t>(n_tokens));
   sequence.history_.resize(static_cast<size_t>(n_tokens));
-  const int64_t n_pages = pages_for(n_tokens);
-  pages_.resize(sequence.pages_, std::min<int64_t>(n_pages, std::ssize(sequence.pages_)));
+  pages_.resize(sequence.pages_, pages_for(n_tokens));
   give_slots(sequence, sequence.is_resident_);
 }
 

@@ -132,10 +132,7 @@ void compare_rows(Deviation& found, std::span<const float> rows, std::span<const
 // Of steps, only those of decode show "q_c".
 class KeptWeight {
  public:
-  static const std::vector<std::string>& names() {
-    static const std::vector<std::string> names{"c", "kv", "q", "q_c", "n_selected", "selected"};
-    return names;
-  }
+  static inline const std::vector<std::string> kNames{"c", "kv", "q", "q_c", "n_selected", "selected"};
   explicit KeptWeight(const ModelArgs& args) : args_(args), rows_(static_cast<size_t>(args.n_layers)) {}
 
   void see(const Observation& seen) {
@@ -230,7 +227,7 @@ SelectionLoss compare_selection(const GgufFile& file, const EngineOptions& optio
   }
   Engine engine(file, options);
   KeptWeight kept(engine.args());
-  engine.forward().set_observer([&](const Observation& seen) { kept.see(seen); }, KeptWeight::names());
+  engine.forward().set_observer([&](const Observation& seen) { kept.see(seen); }, KeptWeight::kNames);
   const std::vector<float> all = decode_logits(engine, tokens);
   engine.forward().set_observer({});
   const size_t n_prefill = prefill_tokens(tokens), width = static_cast<size_t>(engine.args().vocab_size);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/stopwatch.h"
+#include "base/worker_pool.h"
 
 namespace dsv32 {
 namespace {

@@ -68,9 +68,6 @@ class MemoryPlanner {
                                                       : kHostChunk;
     const int64_t first = choose_chunk(n_suitable, held_bytes());
     const int64_t last = options_.chunk ? first : std::min(first, kLeastChunk);
-    const uint64_t n_host = options_.n_cpu_experts == 0 ? 0 : machine_.host.n_bytes_free;
-    if (machine_.is_apart && n_weights_ > n_free_ + n_host)
-      return plan_with_chunk(last);  // throws: no chunk is small enough
     const auto with = [&](int64_t chunk) { return if_it_fits([&] { return plan_with_chunk(chunk); }); };
     const bool must_leave = options_.n_cpu_experts.value_or(0) > 0 || n_weights_ > n_free_;
     std::optional<MemoryPlan> found;

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/stopwatch.h"
-#include "base/worker_pool.h"
 #include "text/marks.h"
 
 namespace dsv32 {
