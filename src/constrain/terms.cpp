@@ -6,29 +6,6 @@
 #include "base/text.h"
 
 namespace dsv32 {
-namespace {
-
-// Sorted, joined where they touch, without surrogates.
-std::vector<Terms::Range> normal(std::vector<Terms::Range> ranges) {
-  std::vector<Terms::Range> cut, joined;
-  for (const Terms::Range& range : ranges) {
-    if (range.first < Terms::kSurrogates.first)
-      cut.push_back({range.first, std::min(range.last, Terms::kSurrogates.first - 1)});
-    if (range.last > Terms::kSurrogates.last)
-      cut.push_back({std::max(range.first, Terms::kSurrogates.last + 1), range.last});
-  }
-  std::ranges::sort(cut);
-  for (const Terms::Range& range : cut) {
-    if (range.first > range.last) continue;
-    if (!joined.empty() && range.first <= joined.back().last + 1)
-      joined.back().last = std::max(joined.back().last, range.last);
-    else
-      joined.push_back(range);
-  }
-  return joined;
-}
-
-}  // namespace
 
 std::u32string characters_of(std::string_view utf8) {
   std::u32string characters;
@@ -86,16 +63,18 @@ Terms::Id Terms::make(Node node) {
 }
 
 Terms::Id Terms::character(std::vector<Range> ranges) {
-  ranges = normal(std::move(ranges));
+  ranges = others_than(others_than(std::move(ranges)));  // sorted, joined where they touch, no surrogates
   return ranges.empty() ? kNothing : make({.kind = Kind::character, .ranges = std::move(ranges)});
 }
 
 std::vector<Terms::Range> Terms::others_than(std::vector<Range> ranges) {
   std::vector<Range> others;
   uint32_t first = 0;
-  for (const Range& range : normal(std::move(ranges))) {
+  ranges.push_back(kSurrogates);
+  std::ranges::sort(ranges);
+  for (const Range& range : ranges) {
     if (range.first > first) others.push_back({first, range.first - 1});
-    first = range.last + 1;
+    first = std::max(first, range.last + 1);
   }
   if (first <= kLastCharacter) others.push_back({first, kLastCharacter});
   return others;
