@@ -119,7 +119,6 @@ std::vector<SchemaReader::Property> SchemaReader::read_properties() {
     refuse(root_, "it is not the schema of one kind of objects");
   std::vector<Property> all;
   for (const std::string& name : shapes[0].names()) {
-    Property property{name, shapes[0].is_required(name), {}, {}};
     std::vector<Terms::Id> strings;
     std::vector<std::u32string> constants;
     Shapes others;
@@ -132,10 +131,8 @@ std::vector<SchemaReader::Property> SchemaReader::read_properties() {
       shape.types &= ~static_cast<unsigned>(kString);
       if (shape.types != 0) others.push_back(std::move(shape));
     }
-    if (!constants.empty()) strings.push_back(terms_.one_of(std::move(constants)));
-    if (!strings.empty()) property.string = terms_.either(strings);
-    if (!others.empty()) property.other = shapes_term(others);
-    all.push_back(std::move(property));
+    strings.push_back(terms_.one_of(std::move(constants)));
+    all.push_back({name, shapes[0].is_required(name), terms_.either(strings), shapes_term(others)});
   }
   finish();
   return all;

@@ -37,8 +37,7 @@ class SchemaReader {
   struct Property {
     std::string name;
     bool is_required;
-    std::optional<Terms::Id> string;  // its strings
-    std::optional<Terms::Id> other;   // its other values, as JSON
+    Terms::Id string, other;  // its strings; its other values, as JSON
   };
   std::vector<Property> properties();
 

@@ -34,10 +34,9 @@ class ToolGrammar {
   Terms::Id strict_parameters(const Json& schema, const std::string& tool) {
     try {
       std::vector<Terms::Member> members;
-      for (const SchemaReader::Property& property : SchemaReader(terms_, schema, kForbidden).properties()) {
-        check_name(property.name);
-        members.push_back({parameter(property), property.is_required});
-      }
+      for (const SchemaReader::Property& property : SchemaReader(terms_, schema, kForbidden).properties())
+        members.push_back(
+            {parameter(property.name, value(property.string, property.other)), property.is_required});
       return terms_.members(members, Terms::kNothing, line_end_);
     } catch (const Error& error) {
       fail(error.kind(), "tool " + visible(tool, false, 80) + ": " + error.what(), error.hint());
@@ -47,27 +46,26 @@ class ToolGrammar {
   // Of any values: those that the schema names, each once; any if it says nothing of them.
   Terms::Id free_parameters(const Json& schema) {
     static const Json any = true;
-    const Terms::Id json =
-        terms_.sequence({terms_.literal("false\">"), SchemaReader(terms_, any, kForbidden).document(),
-                         terms_.literal(kEndParameter)});
-    const Terms::Id value = terms_.either(
-        {terms_.sequence({terms_.literal("true\">"), text(terms_.without(characters_of(kForbidden)))}),
-         json});
+    const Terms::Id any_value =
+        value(terms_.without(characters_of(kForbidden)), SchemaReader(terms_, any, kForbidden).document());
     if (schema.contains("properties") && schema["properties"].is_object()) {
       std::vector<Terms::Member> members;
-      for (const auto& property : schema["properties"].items()) {
-        check_name(property.key());
-        members.push_back({named(property.key(), value), false});
-      }
+      for (const auto& property : schema["properties"].items())
+        members.push_back({parameter(property.key(), any_value), false});
       return terms_.members(members, Terms::kNothing, line_end_);
     }
     const Terms::Id name = terms_.repeat(terms_.character_but({{0, 0x1f}, {'"', '"'}, {'<', '<'}}), 1, 64);
-    const Terms::Id one =
-        terms_.sequence({terms_.literal(kBeginParameter), terms_.bare(name), terms_.literal(kNamed), value});
+    const Terms::Id one = terms_.sequence(
+        {terms_.literal(kBeginParameter), terms_.bare(name), terms_.literal(kNamed), any_value});
     return terms_.list({}, one, line_end_, 0, Terms::kNoLimit);
   }
 
  private:
+  Terms::Id parameter(const std::string& name, Terms::Id value) {
+    check_name(name);
+    return terms_.sequence({terms_.literal(kBeginParameter + name + kNamed), value});
+  }
+
   // The parser has to find the name in its tag.
   static void check_name(const std::string& name) {
     CallParser parser;
@@ -78,22 +76,11 @@ class ToolGrammar {
       fail(ErrorKind::usage, "the name " + visible(name, false, 60) + " cannot stand in a tag");
   }
 
-  Terms::Id named(const std::string& name, Terms::Id value) {
-    return terms_.sequence({terms_.literal(kBeginParameter + name + kNamed), value});
-  }
-
-  Terms::Id parameter(const SchemaReader::Property& property) {
-    std::vector<Terms::Id> values;
-    if (property.string)
-      values.push_back(terms_.sequence({terms_.literal("true\">"), text(*property.string)}));
-    if (property.other)
-      values.push_back(
-          terms_.sequence({terms_.literal("false\">"), *property.other, terms_.literal(kEndParameter)}));
-    return named(property.name, terms_.either(values));
-  }
-
-  Terms::Id text(Terms::Id term) {
-    return terms_.sequence({terms_.bare(term), terms_.literal(kEndParameter)});
+  // One of these strings, as it is, or of these other values.
+  Terms::Id value(Terms::Id string, Terms::Id other) {
+    const Terms::Id end = terms_.literal(kEndParameter);
+    return terms_.either({terms_.sequence({terms_.literal("true\">"), terms_.bare(string), end}),
+                          terms_.sequence({terms_.literal("false\">"), other, end})});
   }
 
   Terms& terms_;
