@@ -89,11 +89,8 @@ SchemaReader::SchemaReader(Terms& terms, const Json& schema, std::string forbidd
   });
 }
 
-// Gives an error that names no path, such as one of Work, the path of the schema that is being read.
-template <typename Read>
-auto SchemaReader::with_path(const Read& read) try {
-  return read();
-} catch (const Refusal&) {
+// Gives the error in flight, if it names no path, such as one of Work, that of the schema that is being read.
+void SchemaReader::rethrow_with_path() const try { throw; } catch (const Refusal&) {
   throw;
 } catch (const Error& error) {
   std::vector<std::string> keywords;
@@ -101,19 +98,15 @@ auto SchemaReader::with_path(const Read& read) try {
   refuse(*at_, visible(joined(keywords, ", "), false, 60) + ": " + error.what());
 }
 
-Terms::Id SchemaReader::document() {
-  return with_path([&] {
-    const Terms::Id term = term_of({&root_});
-    finish();
-    return term;
-  });
+Terms::Id SchemaReader::document() try {
+  const Terms::Id term = term_of({&root_});
+  finish();
+  return term;
+} catch (const Error&) {
+  rethrow_with_path();
 }
 
-std::vector<SchemaReader::Property> SchemaReader::properties() {
-  return with_path([&] { return read_properties(); });
-}
-
-std::vector<SchemaReader::Property> SchemaReader::read_properties() {
+std::vector<SchemaReader::Property> SchemaReader::properties() try {
   const Shapes shapes = shapes_of({&root_});
   if (shapes.size() != 1 || shapes[0].types != kObject || shapes[0].values)
     refuse(root_, "it is not the schema of one kind of objects");
@@ -136,6 +129,8 @@ std::vector<SchemaReader::Property> SchemaReader::read_properties() {
   }
   finish();
   return all;
+} catch (const Error&) {
+  rethrow_with_path();
 }
 
 // Sets the placeholders: first those of schemas within others, by reading them, which may add more; then
@@ -202,20 +197,13 @@ Terms::Id SchemaReader::term_of(Schemas schemas) {
 Terms::Id SchemaReader::shape_term(const Shape& shape) {
   if (shape.values) return values_term(shape);
   std::vector<Terms::Id> terms;
-  for (const Type type : {kNull, kBoolean, kNumber, kString, kArray, kObject})
-    if (shape.types & type) terms.push_back(type_term(shape, type));
+  if (shape.types & kNull) terms.push_back(terms_.literal("null"));
+  if (shape.types & kBoolean) terms.push_back(terms_.one_of(std::vector<std::string>{"true", "false"}));
+  if (shape.types & kNumber) terms.push_back(terms_.bare(shape.number_term(terms_)));
+  if (shape.types & kString) terms.push_back(terms_.quoted(open_text(shape.string_term(terms_))));
+  if (shape.types & kArray) terms.push_back(array_term(shape));
+  if (shape.types & kObject) terms.push_back(object_term(shape));
   return terms_.either(std::move(terms));
-}
-
-Terms::Id SchemaReader::type_term(const Shape& shape, Type type) {
-  switch (type) {
-    case kNull: return terms_.literal("null");
-    case kBoolean: return terms_.one_of(std::vector<std::string>{"true", "false"});
-    case kNumber: return terms_.bare(shape.number_term(terms_));
-    case kString: return terms_.quoted(open_text(shape.string_term(terms_)));
-    case kArray: return array_term(shape);
-    default: return object_term(shape);
-  }
 }
 
 // Of values beside other keywords those that these accept. finish() finds them, once the term of the other
@@ -291,7 +279,7 @@ SchemaReader::Shapes SchemaReader::shapes_of(const Schemas& schemas) {
 
 // Adds the pending schemas and what they refer to, then, one after the other, the branches of the last
 // choice: each set of branches is a shape.
-void SchemaReader::expand(std::vector<Pending> pending, std::vector<Choice> choices, Shape shape,
+void SchemaReader::expand(std::vector<Pending> pending, std::vector<Pending> choices, Shape shape,
                           std::set<const Json*> seen, Shapes& found) {
   while (!pending.empty()) {
     Pending now = std::move(pending.back());
@@ -315,15 +303,14 @@ void SchemaReader::expand(std::vector<Pending> pending, std::vector<Choice> choi
     pending.insert(pending.end(), more.rbegin(), more.rend());  // so that the first is read first
   }
   if (shape.types == 0) return;
-  if (choices.size() > kMostChoices)
-    refuse(*choices.back().schemas, "its alternatives are too many together");
+  if (choices.size() > kMostChoices) refuse(*choices.back().schema, "its alternatives are too many together");
   if (choices.empty()) {
     terms_.work().spend(static_cast<int64_t>(sizeof shape) + shape.n_parts() * 40);
     return found.push_back(std::move(shape));
   }
-  const Choice choice = std::move(choices.back());
+  const Pending choice = std::move(choices.back());
   choices.pop_back();
-  for (const Json& branch : *choice.schemas) expand({{&branch, choice.trail}}, choices, shape, seen, found);
+  for (const Json& branch : *choice.schema) expand({{&branch, choice.trail}}, choices, shape, seen, found);
 }
 
 void SchemaReader::add(Shape& shape, const Json& schema) {

@@ -44,14 +44,10 @@ class SchemaReader {
  private:
   using Schemas = std::vector<const Json*>;  // that all hold
   using Shapes = std::vector<Shape>;
-  // A schema that holds and is not yet read, and the ones that lead to it without a step into the value.
+  // A schema that holds and is not yet read, or a list of which one at least holds, and the schemas that lead
+  // to it without a step into the value.
   struct Pending {
     const Json* schema;
-    Schemas trail;
-  };
-  // Schemas of which one at least holds.
-  struct Choice {
-    const Json* schemas;
     Schemas trail;
   };
   // The placeholder of those values that the term `base` accepts.
@@ -60,12 +56,10 @@ class SchemaReader {
     Shape values;
   };
 
-  std::vector<Property> read_properties();
   Terms::Id term_of(Schemas schemas);
   void finish();
   Terms::Id shapes_term(const Shapes& shapes);
   Terms::Id shape_term(const Shape& shape);
-  Terms::Id type_term(const Shape& shape, Type type);
   Terms::Id values_term(Shape shape);
   Terms::Id array_term(const Shape& shape);
   Terms::Id object_term(const Shape& shape);
@@ -75,7 +69,7 @@ class SchemaReader {
   std::vector<std::string> texts_of(const Shape& shape);
 
   Shapes shapes_of(const Schemas& schemas);
-  void expand(std::vector<Pending> pending, std::vector<Choice> choices, Shape shape,
+  void expand(std::vector<Pending> pending, std::vector<Pending> choices, Shape shape,
               std::set<const Json*> seen, Shapes& found);
   void add(Shape& shape, const Json& schema);
   const Json* referred(const Json& reference) const;
@@ -89,8 +83,7 @@ class SchemaReader {
   bool values_differ(const Shape& a, const Shape& b);
   bool properties_differ(const Shape& a, const Shape& b, int depth);
 
-  template <typename Read>
-  auto with_path(const Read& read);
+  [[noreturn]] void rethrow_with_path() const;
   [[noreturn]] void refuse(const Json& schema, const std::string& why) const;
 
   Terms& terms_;
