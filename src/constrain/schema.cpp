@@ -236,9 +236,10 @@ Terms::Id SchemaReader::array_term(const Shape& shape) {
   std::vector<Terms::Id> items;
   for (size_t i = 0; i < shape.n_prefix_items(); ++i) items.push_back(term_of(shape.item(i)));
   const Terms::Id rest = term_of(shape.item(items.size()));
-  return terms_.sequence({terms_.literal("["),
-                          terms_.list(std::move(items), rest, comma_, shape.least_items, shape.most_items),
-                          terms_.literal("]")});
+  return terms_.sequence(
+      {terms_.literal("["),
+       terms_.list(std::move(items), rest, comma_, shape.n_items.least, shape.n_items.most),
+       terms_.literal("]")});
 }
 
 Terms::Id SchemaReader::object_term(const Shape& shape) {

@@ -1,11 +1,6 @@
 // Whether the branches of a oneOf exclude each other, as far as constants, types and required properties
 // show.
 #include <algorithm>
-#include <map>
-#include <optional>
-#include <set>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -93,7 +88,8 @@ bool SchemaReader::differ(const Shape& a, const Shape& b, int depth) {
     return false;
   if ((types & kString) && terms_.is_possible(terms_.both({a.string_term(terms_), b.string_term(terms_)})))
     return false;
-  if ((types & kArray) && a.least_items <= b.most_items && b.least_items <= a.most_items) return false;
+  if ((types & kArray) && a.n_items.least <= b.n_items.most && b.n_items.least <= a.n_items.most)
+    return false;
   return !(types & kObject) || properties_differ(a, b, depth);
 }
 

@@ -38,6 +38,15 @@ NumberBound bound_of(const std::string& keyword, const Json& value, bool is_excl
   return {json_text(value), is_exclusive};
 }
 
+// `keyword`: min… or max….
+void narrow(Terms::Length& length, const std::string& keyword, const Json& value) {
+  const int64_t n = count_of(keyword, value);
+  if (keyword.starts_with("min"))
+    length.least = std::max(length.least, n);
+  else
+    length.most = std::min(length.most, n);
+}
+
 void add_types(Shape& shape, const Json& value) {
   static const std::map<std::string, Type> named{
       {"null", kNull},     {"boolean", kBoolean}, {"number", kNumber}, {"integer", kInteger},
@@ -50,6 +59,15 @@ void add_types(Shape& shape, const Json& value) {
     types |= found->second;
   }
   shape.types &= types;
+}
+
+std::string meaning_of(const Json& value) {
+  if (!value.is_structured()) return json_text(value);
+  std::vector<std::string> parts;
+  for (const auto& [key, part] : value.items())
+    parts.push_back((value.is_object() ? json_text(key) : "") + meaning_of(part));
+  if (value.is_object()) std::ranges::sort(parts);
+  return (value.is_object() ? "{" : "[") + joined(parts, ",") + "]";
 }
 
 void add_values(Shape& shape, Work& work, std::span<const Json> values) {
@@ -88,25 +106,6 @@ void check_bounds(const Shape& shape, Terms& terms) {
                  " has more than 20 digits, and numbers have at most 20 on either side of the point");
 }
 
-struct Count {
-  std::string_view keyword;
-  int64_t Shape::*bound;
-  bool is_least;
-};
-constexpr Count kCounts[] = {{"minLength", &Shape::least_length, true},
-                             {"maxLength", &Shape::most_length, false},
-                             {"minItems", &Shape::least_items, true},
-                             {"maxItems", &Shape::most_items, false}};
-
-bool add_count(Shape& shape, const std::string& key, const Json& value) {
-  const auto* const found = std::ranges::find(kCounts, key, &Count::keyword);
-  if (found == std::end(kCounts)) return false;
-  int64_t& bound = shape.*found->bound;
-  const int64_t n = count_of(key, value);
-  bound = found->is_least ? std::max(bound, n) : std::min(bound, n);
-  return true;
-}
-
 // Checks keywords that are read where items and properties are asked for.
 bool is_of_parts(const std::string& key, const Json& value) {
   if (key == "prefixItems") list_of(key, value);
@@ -134,6 +133,10 @@ bool add_keyword(Shape& shape, Terms& terms, const std::string& key, const Json&
     shape.number.least.push_back(bound_of(key, value, key != "minimum"));
   } else if (key == "maximum" || key == "exclusiveMaximum") {
     shape.number.most.push_back(bound_of(key, value, key != "maximum"));
+  } else if (key == "minLength" || key == "maxLength") {
+    narrow(shape.length, key, value);
+  } else if (key == "minItems" || key == "maxItems") {
+    narrow(shape.n_items, key, value);
   } else if (key == "pattern") {
     shape.texts.push_back(pattern_term(terms, text()));
   } else if (key == "format") {
@@ -141,21 +144,12 @@ bool add_keyword(Shape& shape, Terms& terms, const std::string& key, const Json&
     if (!term) fail_value(key, value, "date, date-time, time or uuid");
     shape.texts.push_back(*term);
   } else {
-    return add_count(shape, key, value) || is_of_parts(key, value);
+    return is_of_parts(key, value);
   }
   return true;
 }
 
 }  // namespace
-
-std::string meaning_of(const Json& value) {
-  if (!value.is_structured()) return json_text(value);
-  std::vector<std::string> parts;
-  for (const auto& [key, part] : value.items())
-    parts.push_back((value.is_object() ? json_text(key) : "") + meaning_of(part));
-  if (value.is_object()) std::ranges::sort(parts);
-  return (value.is_object() ? "{" : "[") + joined(parts, ",") + "]";
-}
 
 Type type_of(const Json& value) {
   if (value.is_number_float()) {
@@ -185,9 +179,8 @@ void Shape::add(Terms& terms, const Json& schema) {
 }
 
 bool Shape::is_free() const {
-  return number.least.empty() && number.most.empty() && texts.empty() && least_length == 0 &&
-         most_length == Terms::kNoLimit && of_items.empty() && least_items == 0 &&
-         most_items == Terms::kNoLimit && of_properties.empty();
+  return number.least.empty() && number.most.empty() && texts.empty() && length == Terms::Length{} &&
+         of_items.empty() && n_items == Terms::Length{} && of_properties.empty();
 }
 
 Terms::Id Shape::number_term(Terms& terms) const {
@@ -196,7 +189,7 @@ Terms::Id Shape::number_term(Terms& terms) const {
 
 Terms::Id Shape::string_term(Terms& terms) const {
   std::vector<Terms::Id> all = texts;
-  all.push_back(terms.of_length({least_length, most_length}));
+  all.push_back(terms.of_length(length));
   const Terms::Id term = terms.both(all);
   if (!texts.empty() && terms.is_ambiguous(term))
     fail(ErrorKind::usage,

@@ -29,17 +29,15 @@ enum Type : unsigned {
   kEveryType = 127,
 };
 Type type_of(const Json& value);
-// The same text for equal values, whatever the order of their properties.
-std::string meaning_of(const Json& value);
-using Values = std::map<std::string, const Json*>;  // by their meanings
+// By their meanings: the same text for equal values, whatever the order of their properties.
+using Values = std::map<std::string, const Json*>;
 
 struct Shape {
   unsigned types = kEveryType;
   std::shared_ptr<const Values> values;  // the only ones; null: any. Shared by the copies of a shape
   NumberBounds number;
   std::vector<Terms::Id> texts;  // a string is in all of them
-  int64_t least_length = 0, most_length = Terms::kNoLimit;
-  int64_t least_items = 0, most_items = Terms::kNoLimit;
+  Terms::Length length, n_items;
   std::vector<const Json*> of_items, of_properties;  // schemas that have keywords of items, or of properties
 
   // Adds the keywords of `schema`, an object, but for those that name other schemas that hold for the same

@@ -174,7 +174,7 @@ Terms::Id Terms::either(std::vector<Id> terms) {
 // length can do without a mark.
 Terms::Id Terms::both(std::vector<Id> terms) {
   terms = flat(Kind::both, terms);
-  Length range{0, kNoLimit};
+  Length range;
   std::vector<Id> others;
   bool takes_empty = true;
   for (const Id term : terms) {
@@ -186,7 +186,7 @@ Terms::Id Terms::both(std::vector<Id> terms) {
       others.push_back(term);
   }
   if (range.least > range.most) return kNothing;
-  if (range.least > 0 || range.most < kNoLimit || others.empty()) others.push_back(of_length(range));
+  if (range != Length{} || others.empty()) others.push_back(of_length(range));
   std::ranges::sort(others);
   if (others.size() == 1) return others.front();
   if (std::ranges::binary_search(others, kEmpty)) return takes_empty ? kEmpty : kNothing;

@@ -35,12 +35,13 @@ class Terms {
     uint32_t first, last;
     auto operator<=>(const Range&) const = default;
   };
-  // How many characters, of any kind.
-  struct Length {
-    int64_t least, most;
-  };
   static constexpr Id kNothing = 0, kEmpty = 1;  // no text; the text without symbols
   static constexpr int64_t kNoLimit = INT64_MAX;
+  // How many characters of any kind, or items.
+  struct Length {
+    int64_t least = 0, most = kNoLimit;
+    bool operator==(const Length&) const = default;
+  };
   static constexpr uint32_t kLastCharacter = 0x10ffff;
   static constexpr Range kSurrogates{0xd800, 0xdfff};  // are no characters
 
