@@ -10,7 +10,6 @@
 #include "base/text.h"
 #include "constrain/automaton.h"
 #include "constrain/schema.h"
-#include "constrain/token_trie.h"
 #include "constrain/tools.h"
 #include "text/marks.h"
 
@@ -19,9 +18,6 @@ namespace {
 
 constexpr size_t kMostMasks = 128;  // that are kept, of states and of strings each
 
-void add(TokenTrie::Words& words, const TokenTrie::Words& more) {
-  for (size_t i = 0; i < words.size(); ++i) words[i] |= more[i];
-}
 void clear(std::span<uint32_t> words, int32_t id) {
   words[static_cast<size_t>(id) / 32] &= ~(1u << static_cast<uint32_t>(id) % 32);
 }
@@ -84,7 +80,7 @@ class Grammar {
     State not_in_strings;
     for (const Terms::Id term : state)
       if (const std::optional<Terms::Id> string = terms_.string_at(term))
-        add(words, string_mask(trie, *string));
+        TokenTrie::add(words, string_mask(trie, *string));
       else
         not_in_strings.push_back(term);
     if (!not_in_strings.empty()) walk(trie.plain(), trie, not_in_strings, words);
@@ -248,7 +244,7 @@ void Constraints::drop_old() {
 std::unique_ptr<Constraint> Constraints::begin(const std::shared_ptr<Compiled>& compiled,
                                                const Tokenizer& tokenizer) {
   if (compiled->error) std::rethrow_exception(compiled->error);
-  if (!trie_) trie_ = make_token_trie(tokenizer);
+  if (!trie_) trie_ = std::make_shared<const TokenTrie>(tokenizer);
   return std::make_unique<Constraint>(std::shared_ptr<Grammar>(compiled, compiled->grammar.get()), trie_);
 }
 

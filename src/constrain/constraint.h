@@ -24,12 +24,12 @@
 
 #include "base/thread.h"
 #include "base/worker_pool.h"
+#include "constrain/token_trie.h"
 #include "text/tokenizer.h"
 
 namespace dsv32 {
 
-class Grammar;    // a compiled constraint
-class TokenTrie;  // the bytes of a vocabulary's tokens
+class Grammar;  // a compiled constraint
 
 // Throws Error{usage} that names the path and the keyword, for text that is no constraint, for schemas with
 // keywords that are not supported, that no document satisfies, or that are too large: none takes more than
@@ -38,9 +38,6 @@ std::shared_ptr<Grammar> compile_constraint(std::string_view text,
                                             const std::atomic<bool>* is_stopped = nullptr);
 // Throws the same, but only what is found in some milliseconds: for a thread that has other work.
 void check_constraint(std::string_view text);
-
-// The tokenizer must outlive it.
-std::shared_ptr<const TokenTrie> make_token_trie(const Tokenizer& tokenizer);
 
 // One answer under a constraint. One thread at a time, also for the answers that share a grammar.
 class Constraint {

@@ -1,10 +1,8 @@
 #include "constrain/token_trie.h"
 
-#include <memory>
 #include <optional>
 
 #include "base/text.h"
-#include "constrain/constraint.h"
 
 namespace dsv32 {
 namespace {
@@ -68,9 +66,9 @@ TokenTrie::Tree tree_of(const std::vector<Token>& tokens) {
 }  // namespace
 
 TokenTrie::TokenTrie(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
-  const auto n_vocab = static_cast<size_t>(tokenizer.n_vocab());
+  const Words none((static_cast<size_t>(tokenizer.n_vocab()) + 31) / 32);
+  plain_up_to_.push_back(none);
   std::vector<Token> plain, others;
-  std::vector<std::vector<int32_t>> by_characters(1);
   for (int32_t id = 0; id < tokenizer.n_vocab(); ++id) {
     const std::string_view bytes = tokenizer.bytes_of(id);
     if (tokenizer.is_end_of_generation(id)) ends_.push_back(id);
@@ -81,19 +79,12 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
     (n ? plain : others).push_back({bytes, id});
     if (!n) n_most_in_string_ = std::max(n_most_in_string_, n_in_string(bytes));
     if (!n) continue;
-    if (by_characters.size() <= *n) by_characters.resize(*n + 1);
-    by_characters[*n].push_back(id);
+    if (plain_up_to_.size() <= *n) plain_up_to_.resize(*n + 1, none);
+    set(plain_up_to_[*n], id);
   }
   for (std::vector<Token>* tokens : {&plain, &others}) std::ranges::sort(*tokens, {}, &Token::bytes);
   plain_ = tree_of(plain), others_ = tree_of(others);
-  for (const std::vector<int32_t>& ids : by_characters) {
-    plain_up_to_.push_back(plain_up_to_.empty() ? Words((n_vocab + 31) / 32) : plain_up_to_.back());
-    for (const int32_t id : ids) set(plain_up_to_.back(), id);
-  }
-}
-
-std::shared_ptr<const TokenTrie> make_token_trie(const Tokenizer& tokenizer) {
-  return std::make_shared<const TokenTrie>(tokenizer);
+  for (size_t n = 1; n < plain_up_to_.size(); ++n) add(plain_up_to_[n], plain_up_to_[n - 1]);
 }
 
 }  // namespace dsv32

@@ -28,6 +28,9 @@ class TokenTrie {
   static void set(Words& words, int32_t id) {
     words[static_cast<size_t>(id) / 32] |= 1u << static_cast<uint32_t>(id) % 32;
   }
+  static void add(Words& words, const Words& more) {
+    for (size_t i = 0; i < words.size(); ++i) words[i] |= more[i];
+  }
 
   explicit TokenTrie(const Tokenizer& tokenizer);  // which must outlive it
 

@@ -39,7 +39,7 @@ std::vector<int32_t> allowed_ids(Constraint& constraint) {
 
 // The bytes of the input choose among the tokens.
 void walk(const std::shared_ptr<Grammar>& grammar, std::string_view choices) {
-  static const std::shared_ptr<const TokenTrie> trie = make_token_trie(tokenizer());
+  static const std::shared_ptr<const TokenTrie> trie = std::make_shared<const TokenTrie>(tokenizer());
   Constraint constraint(grammar, trie);
   for (size_t i = 0; i < kMostTokens; ++i) {
     const std::vector<int32_t> ids = allowed_ids(constraint);

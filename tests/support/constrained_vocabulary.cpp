@@ -102,7 +102,7 @@ Vocabulary crossing_tokens() {
 ConstrainedVocabulary::ConstrainedVocabulary(Vocabulary vocabulary) {
   const std::vector<TokenType> types = vocabulary.types;
   tokenizer_ = Tokenizer::make(std::move(vocabulary));
-  trie_ = make_token_trie(*tokenizer_);
+  trie_ = std::make_shared<const TokenTrie>(*tokenizer_);
   byte_ids_.fill(-1);
   for (int32_t id = 0; id < n_vocab(); ++id) {
     const TokenType type = types[static_cast<size_t>(id)];
