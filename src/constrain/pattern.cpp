@@ -1,6 +1,7 @@
 #include "constrain/pattern.h"
 
 #include <algorithm>
+#include <charconv>
 #include <string>
 
 #include "base/error.h"
@@ -221,7 +222,7 @@ class PatternReader {
         if (is_in_class) return {{'\b', '\b'}};
         break;
       case 'x': return read_hex(2);
-      case 'u': return skip("{") ? read_hex(-1) : read_hex(4);
+      case 'u': return skip("{") ? read_hex(0) : read_hex(4);
       default: break;
     }
     const bool is_letter = (code | 0x20) >= 'a' && (code | 0x20) <= 'z';
@@ -229,20 +230,14 @@ class PatternReader {
       fail_at(format("\\%c is not supported", static_cast<char>(code)));
     return {{code, code}};
   }
-  // n_digits -1: up to }.
-  Ranges read_hex(int n_digits) {
+  // n_digits 0: one to six, and a }.
+  Ranges read_hex(size_t n_digits) {
+    const std::string_view digits = text_.substr(at_, n_digits > 0 ? n_digits : 6);
     uint32_t code = 0;
-    int n = 0;
-    for (; n != n_digits && !(n_digits < 0 && has('}')); ++n, ++at_) {
-      const size_t digit =
-          at_ < text_.size()
-              ? std::string_view("0123456789abcdef")
-                    .find(static_cast<char>(std::tolower(static_cast<unsigned char>(text_[at_]))))
-              : std::string_view::npos;
-      if (digit == std::string_view::npos || n == 6) fail_at("an escape lacks its digits");
-      code = code << 4 | static_cast<uint32_t>(digit);
-    }
-    if (n_digits < 0) skip("}");
+    const char* const end = std::from_chars(digits.begin(), digits.end(), code, 16).ptr;
+    const auto n = static_cast<size_t>(end - digits.begin());
+    at_ += n;
+    if (n_digits > 0 ? n < n_digits : !skip("}")) fail_at("an escape lacks its digits");
     if (n == 0 || code > Terms::kLastCharacter || (code >= 0xd800 && code <= 0xdfff))
       fail_at("an escape names no character");
     return {{code, code}};

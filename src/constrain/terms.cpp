@@ -1,8 +1,5 @@
 #include "constrain/terms.h"
 
-#include <algorithm>
-
-#include "base/error.h"
 #include "base/text.h"
 
 namespace dsv32 {
@@ -23,14 +20,14 @@ std::u32string bytes_of(std::string_view document) {
   return bytes;
 }
 
-Terms::Terms(Work& work) : work_(work), ids_(0, Hash{&nodes_}, Equal{&nodes_}) {
+Terms::Terms(Work& work) : work_(work), ids_(0, ByNode{&nodes_}, ByNode{&nodes_}) {
   make({.kind = Kind::nothing, .is_nothing = true});
   make({.kind = Kind::empty, .takes_empty = true});
   any_character_ = character({{0, kLastCharacter}});
   any_ = repeat(any_character_, 0, kNoLimit);
 }
 
-size_t Terms::Hash::operator()(Id id) const {
+size_t Terms::ByNode::operator()(Id id) const {
   const Node& node = (*nodes)[at(id)];
   auto hash = static_cast<uint64_t>(node.kind);
   const auto add = [&](uint64_t part) { hash = (hash ^ part) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29; };
@@ -40,7 +37,7 @@ size_t Terms::Hash::operator()(Id id) const {
   return hash;
 }
 
-bool Terms::Equal::operator()(Id a, Id b) const {
+bool Terms::ByNode::operator()(Id a, Id b) const {
   const Node &x = (*nodes)[at(a)], &y = (*nodes)[at(b)];
   return x.kind == y.kind && x.least == y.least && x.most == y.most && x.parts == y.parts &&
          x.ranges == y.ranges;
@@ -130,7 +127,7 @@ Terms::Id Terms::sequence(Id a, Id b) {
   return make({.kind = Kind::sequence, .takes_empty = takes_empty, .parts = {a, b}});
 }
 
-Terms::Id Terms::sequence(std::span<const Id> parts) {
+Terms::Id Terms::sequence(const std::vector<Id>& parts) {
   Id all = kEmpty;
   for (size_t i = parts.size(); i-- > 0;) all = sequence(parts[i], all);
   return all;
@@ -238,7 +235,7 @@ Terms::Id Terms::list(std::vector<Id> items, Id rest, Id separator, int64_t leas
   return tail;
 }
 
-Terms::Id Terms::members(std::span<const Member> members, Id others, Id separator) {
+Terms::Id Terms::members(const std::vector<Member>& members, Id others, Id separator) {
   Id more = repeat(sequence(separator, others), 0, kNoLimit);  // after another member
   Id all = optional(sequence(others, more));
   for (size_t i = members.size(); i-- > 0;) {

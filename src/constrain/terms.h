@@ -13,10 +13,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <initializer_list>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -64,8 +62,7 @@ class Terms {
   Id one_of(const std::vector<std::string>& documents);
   Id literal(std::string_view document) { return one_of(std::vector{std::string(document)}); }
   Id sequence(Id a, Id b);
-  Id sequence(std::span<const Id> parts);
-  Id sequence(std::initializer_list<Id> parts) { return sequence(std::span(parts.begin(), parts.size())); }
+  Id sequence(const std::vector<Id>& parts);
   Id either(std::vector<Id> terms);
   Id both(std::vector<Id> terms);
   Id other_than(Id a);
@@ -81,7 +78,7 @@ class Terms {
     bool is_required;
   };
   // The members in their order, those that are not required perhaps left out, then any number of `others`.
-  Id members(std::span<const Member> members, Id others, Id separator);
+  Id members(const std::vector<Member>& members, Id others, Id separator);
   // A string in JSON, with its quotation marks; one as it is, in UTF-8. Both throw as is_possible() does.
   Id quoted(Id string);
   Id bare(Id string);
@@ -152,12 +149,9 @@ class Terms {
     // Digits: what is added to their number, and how many are missing.
     int64_t least = 0, most = 0;
   };
-  struct Hash {
+  struct ByNode {  // hashes and compares what ids stand for
     const std::deque<Node>* nodes;
     size_t operator()(Id id) const;
-  };
-  struct Equal {
-    const std::deque<Node>* nodes;
     bool operator()(Id a, Id b) const;
   };
 
@@ -187,7 +181,7 @@ class Terms {
 
   Work& work_;
   std::deque<Node> nodes_;  // which stay where they are
-  std::unordered_set<Id, Hash, Equal> ids_;
+  std::unordered_set<Id, ByNode, ByNode> ids_;
   std::map<std::vector<std::u32string>, int64_t> list_ids_;  // of `one_of` and `without`
   std::vector<const std::vector<std::u32string>*> lists_;
   std::unordered_map<uint64_t, Id> after_;                 // by term << 32 | character
