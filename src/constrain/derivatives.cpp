@@ -1,11 +1,14 @@
 // What follows a symbol in the texts of a term, and which characters have the same that follows.
 #include <algorithm>
 #include <map>
+#include <ranges>
 
 #include "constrain/terms.h"
 
 namespace dsv32 {
 namespace {
+
+constexpr int64_t kMostBranches = 32;  // characters after one term that is_ambiguous() looks at
 
 bool has(const std::vector<Terms::Range>& ranges, uint32_t symbol) {
   const auto next = std::ranges::upper_bound(ranges, symbol, {}, &Terms::Range::first);
@@ -141,6 +144,14 @@ const std::vector<uint32_t>& Terms::borders(Id term) {
   return borders_[term] = std::move(all);
 }
 
+// The characters of which each stands for those that lead from the term to the same one, or some of them.
+std::vector<uint32_t> Terms::representatives(Id term) {
+  std::vector<uint32_t> characters = borders(term);
+  characters.insert(characters.begin(), 0);
+  std::erase_if(characters, [](uint32_t c) { return !is_character(c); });
+  return characters;
+}
+
 bool Terms::is_uniform(Id term, Range range) {
   const std::vector<uint32_t>& all = borders(term);
   const auto border = std::ranges::upper_bound(all, range.first);
@@ -171,10 +182,7 @@ void Terms::explore(Id term) {
   std::unordered_map<Id, std::vector<Id>> before;  // from which terms a term is reached
   before[term];
   for (size_t i = 0; i < found.size(); ++i) {
-    std::vector<uint32_t> characters = borders(found[i]);
-    characters.push_back(0);
-    for (const uint32_t c : characters) {
-      if (c > kLastCharacter || (c >= kSurrogates.first && c <= kSurrogates.last)) continue;
+    for (const uint32_t c : representatives(found[i])) {
       const Id next = after(found[i], c);
       const auto [at_next, is_new] = before.try_emplace(next);
       at_next->second.push_back(found[i]);
@@ -211,18 +219,6 @@ int64_t Terms::n_open(Id term) const {
   return n;
 }
 
-// The characters of which each stands for those that lead from the term to the same one, or some of them.
-std::vector<uint32_t> Terms::representatives(Id term) {
-  constexpr int64_t kMost = 32;
-  std::vector<uint32_t> characters = borders(term);
-  characters.insert(characters.begin(), 0);
-  std::erase_if(characters, [](uint32_t c) {
-    return c > kLastCharacter || (c >= kSurrogates.first && c <= kSurrogates.last);
-  });
-  if (std::ssize(characters) > kMost) characters.resize(kMost);
-  return characters;
-}
-
 // Along one text: of the characters that lead to a term not seen before, always the one with most open.
 Terms::Id Terms::most_open(Id string) {
   constexpr int64_t kMostLooked = 256;
@@ -230,7 +226,7 @@ Terms::Id Terms::most_open(Id string) {
   Id most = string;
   for (Id term = string, next = kNothing; std::ssize(seen) < kMostLooked; seen.insert(term = next)) {
     int64_t n_next = 0;
-    for (const uint32_t c : representatives(term)) {
+    for (const uint32_t c : representatives(term) | std::views::take(kMostBranches)) {
       const Id reached = after(term, c);
       const int64_t n = n_open(reached);
       work_.spend(20 + 4 * n);
@@ -259,7 +255,7 @@ int64_t Terms::n_open_ahead(Id string, int64_t n_most) {
   size_t i = 0;
   for (int depth = 0; depth < kCharacters; ++depth)
     for (const size_t end = found.size(); i < end && n <= n_most; ++i)
-      for (const uint32_t c : representatives(found[i])) {
+      for (const uint32_t c : representatives(found[i]) | std::views::take(kMostBranches)) {
         const Id reached = after(found[i], c);
         if (!seen.insert(reached).second) continue;
         found.push_back(reached);

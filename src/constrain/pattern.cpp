@@ -238,8 +238,7 @@ class PatternReader {
     const auto n = static_cast<size_t>(end - digits.begin());
     at_ += n;
     if (n_digits > 0 ? n < n_digits : !skip("}")) fail_at("an escape lacks its digits");
-    if (n == 0 || code > Terms::kLastCharacter || (code >= 0xd800 && code <= 0xdfff))
-      fail_at("an escape names no character");
+    if (n == 0 || !Terms::is_character(code)) fail_at("an escape names no character");
     return {{code, code}};
   }
 

@@ -42,6 +42,9 @@ class Terms {
   };
   static constexpr uint32_t kLastCharacter = 0x10ffff;
   static constexpr Range kSurrogates{0xd800, 0xdfff};  // are no characters
+  static bool is_character(uint32_t code) {
+    return code <= kLastCharacter && (code < kSurrogates.first || code > kSurrogates.last);
+  }
 
   explicit Terms(Work& work);  // which must outlive it
   Terms(const Terms&) = delete;
