@@ -10,8 +10,7 @@
 namespace dsv32 {
 namespace {
 
-using Range = Terms::Range;
-using Ranges = std::vector<Range>;
+using Ranges = std::vector<Terms::Range>;
 
 const Ranges kDigits{{'0', '9'}};
 const Ranges kWordCharacters{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};

@@ -7,11 +7,6 @@
 namespace dsv32 {
 namespace {
 
-struct Token {
-  std::string_view bytes;
-  int32_t id;
-};
-
 constexpr size_t kMostCharacters = 128;  // of a plain token; longer ones are walked with the others
 
 // Characters that mean themselves within a JSON string; nothing when the token is not only of these.
@@ -29,35 +24,33 @@ std::optional<size_t> n_plain_characters(std::string_view bytes) {
 
 // The bytes before the first quotation mark; 0 where a control character forbids the token in a string.
 int64_t n_in_string(std::string_view bytes) {
-  int64_t n = 0;
-  for (const char byte : bytes.substr(0, bytes.find('"'))) {
-    if (static_cast<uint8_t>(byte) < 0x20) return 0;
-    ++n;
-  }
-  return n;
+  const std::string_view inside = bytes.substr(0, bytes.find('"'));
+  const auto is_control = [](char byte) { return static_cast<uint8_t>(byte) < 0x20; };
+  return std::ranges::any_of(inside, is_control) ? 0 : std::ssize(inside);
 }
 
 size_t n_common_bytes(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
-// `tokens`: sorted by their bytes. A token with the bytes of the one before it gets a node of its own beside
-// that one's.
-TokenTrie::Tree tree_of(const std::vector<Token>& tokens) {
+// A token with the bytes of another one gets a node of its own beside that one's.
+TokenTrie::Tree tree_of(std::vector<int32_t> tokens, const Tokenizer& tokenizer) {
+  std::ranges::sort(tokens, {}, [&](int32_t id) { return tokenizer.bytes_of(id); });
   TokenTrie::Tree tree;
   std::vector<size_t> open;  // the nodes on the way to the last one, by depth
   const auto close = [&](size_t depth) {
     for (; open.size() > depth; open.pop_back()) tree[open.back()].next = static_cast<int32_t>(tree.size());
   };
   std::string_view last;
-  for (const Token& token : tokens) {
-    close(std::min(n_common_bytes(last, token.bytes), token.bytes.size() - 1));
-    for (size_t depth = open.size(); depth < token.bytes.size(); ++depth) {
+  for (const int32_t id : tokens) {
+    const std::string_view bytes = tokenizer.bytes_of(id);
+    close(std::min(n_common_bytes(last, bytes), bytes.size() - 1));
+    for (size_t depth = open.size(); depth < bytes.size(); ++depth) {
       open.push_back(tree.size());
-      tree.push_back({-1, 0, static_cast<uint16_t>(depth + 1), static_cast<uint8_t>(token.bytes[depth])});
+      tree.push_back({-1, 0, static_cast<uint16_t>(depth + 1), static_cast<uint8_t>(bytes[depth])});
     }
-    tree.back().token = token.id;
-    last = token.bytes;
+    tree.back().token = id;
+    last = bytes;
   }
   close(0);
   return tree;
@@ -68,7 +61,7 @@ TokenTrie::Tree tree_of(const std::vector<Token>& tokens) {
 TokenTrie::TokenTrie(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
   const Words none((static_cast<size_t>(tokenizer.n_vocab()) + 31) / 32);
   plain_up_to_.push_back(none);
-  std::vector<Token> plain, others;
+  std::vector<int32_t> plain, others;
   for (int32_t id = 0; id < tokenizer.n_vocab(); ++id) {
     const std::string_view bytes = tokenizer.bytes_of(id);
     if (tokenizer.is_end_of_generation(id)) ends_.push_back(id);
@@ -76,14 +69,13 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
     n_most_bytes_ = std::max(n_most_bytes_, bytes.size());
     const std::optional<size_t> n = tokenizer.is_special(id) ? std::nullopt : n_plain_characters(bytes);
     if (tokenizer.is_special(id)) marks_.push_back(id);
-    (n ? plain : others).push_back({bytes, id});
+    (n ? plain : others).push_back(id);
     if (!n) n_most_in_string_ = std::max(n_most_in_string_, n_in_string(bytes));
     if (!n) continue;
     if (plain_up_to_.size() <= *n) plain_up_to_.resize(*n + 1, none);
     set(plain_up_to_[*n], id);
   }
-  for (std::vector<Token>* tokens : {&plain, &others}) std::ranges::sort(*tokens, {}, &Token::bytes);
-  plain_ = tree_of(plain), others_ = tree_of(others);
+  plain_ = tree_of(std::move(plain), tokenizer), others_ = tree_of(std::move(others), tokenizer);
   for (size_t n = 1; n < plain_up_to_.size(); ++n) add(plain_up_to_[n], plain_up_to_[n - 1]);
 }
 
