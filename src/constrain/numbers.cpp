@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <charconv>
 
-#include "base/error.h"
-
 namespace dsv32 {
 namespace {
 
@@ -44,75 +42,67 @@ Decimal decimal_of(std::string number) {
   return decimal;
 }
 
-// The terms that bounds are made of.
-class NumberTerms {
- public:
-  explicit NumberTerms(Terms& terms) : t_(terms) {}
+Id digit(Terms& t, char first, char last) {
+  if (first > last) return Terms::kNothing;
+  return t.character({{static_cast<uint32_t>(first), static_cast<uint32_t>(last)}});
+}
+Id digits(Terms& t, int64_t least, int64_t most) { return t.repeat(digit(t, '0', '9'), least, most); }
+Id any_digits(Terms& t) { return digits(t, 0, Terms::kNoLimit); }
+Id any_fraction(Terms& t) { return t.optional(t.sequence(t.literal("."), any_digits(t))); }
 
-  Id number(bool is_integer, int64_t most_digits, bool has_bound) {
-    const Id sign = t_.optional(t_.literal("-"));
-    const int64_t most_more = most_digits == Terms::kNoLimit ? most_digits : most_digits - 1;
-    const Id whole = t_.either({t_.literal("0"), t_.sequence(digit('1', '9'), digits(0, most_more))});
-    if (is_integer) return t_.sequence(sign, whole);
-    const Id exponent = t_.sequence({t_.character({{'e', 'e'}, {'E', 'E'}}),
-                                     t_.optional(t_.character({{'+', '+'}, {'-', '-'}})), digits(1, 2)});
-    return t_.sequence({sign, whole, t_.optional(t_.sequence(t_.literal("."), digits(1, most_digits))),
-                        has_bound ? Terms::kEmpty : t_.optional(exponent)});
+// Digits that are larger than these at the first place that differs; then as many as in `text`, or none.
+Id larger(Terms& t, const std::string& text, bool are_as_many) {
+  std::vector<Id> cases;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto n_left = are_as_many ? std::ssize(text) - static_cast<int64_t>(i) - 1 : 0;
+    cases.push_back(t.sequence({t.literal(text.substr(0, i)), digit(t, static_cast<char>(text[i] + 1), '9'),
+                                digits(t, n_left, n_left)}));
   }
+  return t.either(cases);
+}
 
-  // Bounds of numbers as number() writes them. Those at most b are all but those beyond it, and but -0, as
-  // zero is written without a sign there.
-  Id at_least(const NumberBound& bound) {
-    const Decimal a = decimal_of(bound.number);
-    if (!a.is_negative) return beyond(a, bound.is_exclusive);
-    return t_.other_than(t_.sequence(t_.literal("-"), beyond(a, !bound.is_exclusive)));
-  }
-  Id at_most(const NumberBound& bound) {
-    const Decimal b = decimal_of(bound.number);
-    if (b.is_negative) return t_.sequence(t_.literal("-"), beyond(b, bound.is_exclusive));
-    const Id zeros = t_.repeat(digit('0', '0'), 0, Terms::kNoLimit);
-    const Id minus_zero = t_.sequence(t_.literal("-0"), t_.optional(t_.sequence(t_.literal("."), zeros)));
-    return t_.other_than(t_.either({beyond(b, !bound.is_exclusive), minus_zero}));
-  }
+// The fractions, with their point, that are at least f.
+Id fraction_beyond(Terms& t, const std::string& f, bool is_exclusive) {
+  if (f.empty() && !is_exclusive) return any_fraction(t);
+  const Id more = t.sequence({any_digits(t), digit(t, '1', '9'), any_digits(t)});
+  const Id same = t.sequence(t.literal(f), is_exclusive ? more : any_digits(t));
+  return t.sequence(t.literal("."), t.either({same, t.sequence(larger(t, f, false), any_digits(t))}));
+}
 
- private:
-  Id digit(char first, char last) {
-    if (first > last) return Terms::kNothing;
-    return t_.character({{static_cast<uint32_t>(first), static_cast<uint32_t>(last)}});
-  }
-  Id digits(int64_t least, int64_t most) { return t_.repeat(digit('0', '9'), least, most); }
-  Id any_digits() { return digits(0, Terms::kNoLimit); }
-  Id any_fraction() { return t_.optional(t_.sequence(t_.literal("."), any_digits())); }
+// |x| >= |a|, without its sign; exclusive: not equal.
+Id beyond(Terms& t, const Decimal& a, bool is_exclusive) {
+  const auto n = std::ssize(a.whole);
+  return t.either({t.sequence({digit(t, '1', '9'), digits(t, n, n), any_digits(t), any_fraction(t)}),
+                   t.sequence(larger(t, a.whole, true), any_fraction(t)),
+                   t.sequence(t.literal(a.whole), fraction_beyond(t, a.fraction, is_exclusive))});
+}
 
-  // |x| >= |a|, without its sign; exclusive: not equal.
-  Id beyond(const Decimal& a, bool is_exclusive) {
-    const auto n = std::ssize(a.whole);
-    return t_.either({t_.sequence({digit('1', '9'), digits(n, n), any_digits(), any_fraction()}),
-                      t_.sequence(larger(a.whole, true), any_fraction()),
-                      t_.sequence(t_.literal(a.whole), fraction(a.fraction, is_exclusive))});
-  }
+// Bounds of numbers as number_term() writes them. Those at most b are all but those beyond it, and but -0, as
+// zero is written without a sign there.
+Id at_least(Terms& t, const NumberBound& bound) {
+  const Decimal a = decimal_of(bound.number);
+  if (!a.is_negative) return beyond(t, a, bound.is_exclusive);
+  return t.other_than(t.sequence(t.literal("-"), beyond(t, a, !bound.is_exclusive)));
+}
+Id at_most(Terms& t, const NumberBound& bound) {
+  const Decimal b = decimal_of(bound.number);
+  if (b.is_negative) return t.sequence(t.literal("-"), beyond(t, b, bound.is_exclusive));
+  const Id zeros = t.repeat(digit(t, '0', '0'), 0, Terms::kNoLimit);
+  const Id minus_zero = t.sequence(t.literal("-0"), t.optional(t.sequence(t.literal("."), zeros)));
+  return t.other_than(t.either({beyond(t, b, !bound.is_exclusive), minus_zero}));
+}
 
-  // The fractions, with their point, that are at least f.
-  Id fraction(const std::string& f, bool is_exclusive) {
-    if (f.empty() && !is_exclusive) return any_fraction();
-    const Id more = t_.sequence({any_digits(), digit('1', '9'), any_digits()});
-    const Id same = t_.sequence(t_.literal(f), is_exclusive ? more : any_digits());
-    return t_.sequence(t_.literal("."), t_.either({same, t_.sequence(larger(f, false), any_digits())}));
-  }
-
-  // Digits that are larger than these at the first place that differs; then as many as in `text`, or none.
-  Id larger(const std::string& text, bool are_as_many) {
-    std::vector<Id> cases;
-    for (size_t i = 0; i < text.size(); ++i) {
-      const auto n_left = are_as_many ? std::ssize(text) - static_cast<int64_t>(i) - 1 : 0;
-      cases.push_back(t_.sequence({t_.literal(text.substr(0, i)), digit(static_cast<char>(text[i] + 1), '9'),
-                                   digits(n_left, n_left)}));
-    }
-    return t_.either(cases);
-  }
-
-  Terms& t_;
-};
+// Without bounds; `has_bound`: it will have some.
+Id unbounded(Terms& t, int64_t most_digits, bool is_integer, bool has_bound) {
+  const int64_t most_more = most_digits == Terms::kNoLimit ? most_digits : most_digits - 1;
+  const Id sign = t.optional(t.literal("-"));
+  const Id whole = t.either({t.literal("0"), t.sequence(digit(t, '1', '9'), digits(t, 0, most_more))});
+  if (is_integer) return t.sequence(sign, whole);
+  const Id exponent = t.sequence({t.character({{'e', 'e'}, {'E', 'E'}}),
+                                  t.optional(t.character({{'+', '+'}, {'-', '-'}})), digits(t, 1, 2)});
+  return t.sequence({sign, whole, t.optional(t.sequence(t.literal("."), digits(t, 1, most_digits))),
+                     has_bound ? Terms::kEmpty : t.optional(exponent)});
+}
 
 }  // namespace
 
@@ -130,11 +120,10 @@ std::string without_exponent(const std::string& json) {
 }
 
 Terms::Id number_term(Terms& terms, const NumberBounds& bounds, bool is_integer) {
-  NumberTerms of(terms);
   const bool has_bound = !bounds.least.empty() || !bounds.most.empty();
-  std::vector<Id> all{of.number(is_integer, bounds.most_digits, has_bound)};
-  for (const NumberBound& bound : bounds.least) all.push_back(of.at_least(bound));
-  for (const NumberBound& bound : bounds.most) all.push_back(of.at_most(bound));
+  std::vector<Id> all{unbounded(terms, bounds.most_digits, is_integer, has_bound)};
+  for (const NumberBound& bound : bounds.least) all.push_back(at_least(terms, bound));
+  for (const NumberBound& bound : bounds.most) all.push_back(at_most(terms, bound));
   return terms.both(all);
 }
 

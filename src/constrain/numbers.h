@@ -1,7 +1,6 @@
 // Terms of the numbers between two bounds, as JSON writes them.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "constrain/terms.h"
