@@ -30,7 +30,7 @@ class Grammar {
   using State = Automaton::State;
 
   Grammar(std::string_view text, const Work& work) try : work_(work), terms_(work_), automaton_(terms_) {
-    const Json spec = parse_bounded_json(text, "the constraint");
+    const Json spec = parse_bounded_json(text);
     has_marks_ = spec.contains("tools");
     const Terms::Id root =
         has_marks_ ? tools_term(terms_, spec) : SchemaReader(terms_, spec.at("schema")).document();

@@ -64,14 +64,14 @@ bool accepts_all(const Json* schema) { return *schema == true || (schema->is_obj
 
 }  // namespace
 
-Json parse_bounded_json(std::string_view text, const std::string& name) {
-  if (text.size() > kMostSchemaBytes) fail(ErrorKind::usage, name + " has more than 1 MB");
+Json parse_bounded_json(std::string_view text) {
+  if (text.size() > kMostSchemaBytes) fail(ErrorKind::usage, "the constraint has more than 1 MB");
   try {
     Json json = parse_outside_json(text, kMostSchemaDepth);
     write_out_integers(json);
     return json;
   } catch (const Error& error) {
-    fail(ErrorKind::usage, name + " cannot be read: " + error.what());
+    fail(ErrorKind::usage, std::string("the constraint cannot be read: ") + error.what());
   }
 }
 

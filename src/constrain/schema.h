@@ -20,8 +20,8 @@
 
 namespace dsv32 {
 
-// Reads JSON of 1 MB and 64 levels at most. Throws Error{usage} that calls it `name`.
-Json parse_bounded_json(std::string_view text, const std::string& name);
+// Reads a constraint's JSON, of 1 MB and 64 levels at most. Throws Error{usage}.
+Json parse_bounded_json(std::string_view text);
 
 class SchemaReader {
  public:

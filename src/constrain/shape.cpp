@@ -14,11 +14,10 @@ namespace {
 
 constexpr int64_t kMostCount = 1'000'000'000;  // larger bounds are as good as none, or cannot be met
 
-constexpr std::string_view kAnnotations[] = {"title",      "description", "default",   "examples",
-                                             "deprecated", "readOnly",    "writeOnly", "$comment",
-                                             "$schema",    "$id",         "$defs",     "definitions"};
-// Of the value itself, but read elsewhere: SchemaReader.
-constexpr std::string_view kCombining[] = {"$ref", "allOf", "anyOf", "oneOf"};
+// They say nothing of a value, or SchemaReader reads them.
+constexpr std::string_view kOtherKeywords[] = {
+    "title",   "description", "default", "examples",    "deprecated", "readOnly", "writeOnly", "$comment",
+    "$schema", "$id",         "$defs",   "definitions", "$ref",       "allOf",    "anyOf",     "oneOf"};
 
 std::string shown(const Json& value) { return visible(json_text(value), false, 60); }
 
@@ -168,7 +167,7 @@ void Shape::add(Terms& terms, const Json& schema) {
   for (const auto& [key, value] : schema.items()) {
     const bool says_nothing = (key == "uniqueItems" && value == false) || key.starts_with("x-") ||
                               (key == "discriminator" && schema.contains("oneOf")) ||
-                              std::ranges::count(kAnnotations, key) + std::ranges::count(kCombining, key) > 0;
+                              std::ranges::count(kOtherKeywords, key) > 0;
     if (!says_nothing && !add_keyword(*this, terms, key, value))
       fail(ErrorKind::usage, format("the keyword %s is not supported", visible(key, false, 60).c_str()));
   }
