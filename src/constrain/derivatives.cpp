@@ -169,9 +169,7 @@ bool Terms::is_possible_after(Id term, Range range) {
 
 bool Terms::is_possible(Id term) {
   if (!nodes_[at(term)].has_filter) return term != kNothing;
-  const auto known = is_possible_.find(term);
-  if (known != is_possible_.end()) return known->second;
-  explore(term);
+  if (!is_possible_.contains(term)) explore(term);
   return is_possible_.at(term);
 }
 
