@@ -200,7 +200,7 @@ void Terms::explore(Id term) {
 }
 
 // How many terms derive() asks about a string's next character.
-int64_t Terms::n_open(Id term) const {
+int64_t Terms::n_open(Id term) {
   int64_t n = 0;
   for (std::vector<Id> open{term}; !open.empty();) {
     const Node& node = nodes_[at(open.back())];
@@ -214,6 +214,7 @@ int64_t Terms::n_open(Id term) const {
     else if (open.push_back(node.parts[0]); takes_empty(node.parts[0]))
       open.push_back(node.parts[1]);
   }
+  work_.spend(20 + 4 * n);
   return n;
 }
 
@@ -222,16 +223,16 @@ Terms::Id Terms::most_open(Id string) {
   constexpr int64_t kMostLooked = 256;
   std::unordered_set<Id> seen{string};
   Id most = string;
+  int64_t n_most = n_open(string);
   for (Id term = string, next = kNothing; std::ssize(seen) < kMostLooked; seen.insert(term = next)) {
     int64_t n_next = 0;
     for (const uint32_t c : representatives(term) | std::views::take(kMostBranches)) {
       const Id reached = after(term, c);
       const int64_t n = n_open(reached);
-      work_.spend(20 + 4 * n);
       if (n > n_next && !seen.contains(reached)) next = reached, n_next = n;
     }
     if (n_next == 0) break;
-    if (n_next > n_open(most)) most = next;
+    if (n_next > n_most) most = next, n_most = n_next;
   }
   return most;
 }
@@ -257,9 +258,7 @@ int64_t Terms::n_open_ahead(Id string, int64_t n_most) {
         const Id reached = after(found[i], c);
         if (!seen.insert(reached).second) continue;
         found.push_back(reached);
-        const int64_t n_more = n_open(reached);
-        work_.spend(20 + 4 * n_more);
-        n += n_more;
+        n += n_open(reached);
       }
   return n;
 }

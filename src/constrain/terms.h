@@ -168,7 +168,7 @@ class Terms {
   bool has_document(const Node& node) const;
   const std::vector<uint32_t>& borders(Id term);
   void explore(Id term);
-  int64_t n_open(Id term) const;
+  int64_t n_open(Id term);
   std::vector<uint32_t> representatives(Id term);
   Id most_open(Id string);
   int64_t n_open_ahead(Id string, int64_t n_most);
