@@ -69,15 +69,16 @@ class Batch : Listener {
   }
 
   bool goes_on() {
-    const bool is_first = stop_.is_requested() && !std::exchange(is_stopping_, true);
-    if (is_first && runner_.n_running() > 0 && !options_.quiet)
-      say("finishing the " + std::to_string(runner_.n_running()) +
-          " that are running; a second signal ends them too");
-    if (is_first) stopping_at_ = std::chrono::steady_clock::now();
-    if (is_stopping_ && runner_.n_running() > 0 && options_.batch.drain &&
-        std::chrono::steady_clock::now() - stopping_at_ >= *options_.batch.drain)
-      leave_running();
-    return runner_.n_running() > 0 || (!is_stopping_ && (!waiting_.empty() || !is_at_end_));
+    const auto now = std::chrono::steady_clock::now();
+    if (stop_.is_requested() && !stopping_at_) {
+      stopping_at_ = now;
+      if (runner_.n_running() > 0 && !options_.quiet)
+        say("finishing the " + std::to_string(runner_.n_running()) +
+            " that are running; a second signal ends them too");
+    }
+    const bool is_over = stopping_at_ && options_.batch.drain && now - *stopping_at_ >= *options_.batch.drain;
+    if (is_over && runner_.n_running() > 0) leave_running();
+    return runner_.n_running() > 0 || (!stopping_at_ && (!waiting_.empty() || !is_at_end_));
   }
 
   // Leaves the running items to a later run, and with --ordered what waits for them to be written.
@@ -211,8 +212,8 @@ class Batch : Listener {
   BatchRunner runner_;
   std::deque<BatchItem> waiting_;  // for room
   int64_t n_places_ = 0, n_left_ = 0;
-  bool is_at_end_ = false, is_stopping_ = false;
-  std::chrono::steady_clock::time_point stopping_at_;  // since when
+  bool is_at_end_ = false;
+  std::optional<std::chrono::steady_clock::time_point> stopping_at_;  // since when a signal asks for it
   bool has_cut_document_ = false;  // or call, in the text that is printed; JSON says so of each answer
   BatchTally tally_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();

@@ -99,22 +99,21 @@ class BatchOutput {
   bool is_kept() const { return is_regular_; }  // for a later run
 
  private:
-  using Take = std::function<void(const LineDigest& digest, bool has_failed, const std::string& line)>;
+  using Take = std::function<void(const LineDigest& digest, Known outcome, const std::string& line)>;
+  int fd() const { return file_.is_open() ? file_.get() : STDOUT_FILENO; }
   void open_file();
-  void take(OwnedFd file, const char* verb);
-  bool is_in_place(int fd) const;
+  bool is_in_place() const;
   void lock(int fd);
-  uint64_t each_answer(int fd, const Take& take) const;
+  uint64_t each_answer(const Take& take) const;
   void drop_failed();
   void copy_known(int to) const;
   void write(std::string_view text);
 
   std::string path_;
   bool is_ordered_;
-  OwnedFd file_;
-  int fd_ = STDOUT_FILENO;
-  bool is_regular_ = false;           // the path is a regular file, which is read and locked
-  std::map<LineDigest, bool> known_;  // true: the line failed
+  OwnedFd file_;             // not open: standard output
+  bool is_regular_ = false;  // the path is a regular file, which is read and locked
+  std::map<LineDigest, Known> known_;
   int64_t next_place_ = 0;
   struct Held {
     std::string text;

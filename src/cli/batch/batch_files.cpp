@@ -176,29 +176,23 @@ BatchOutput::BatchOutput(const std::string& path, const BatchOptions& options,
                          const std::optional<FileStamp>& input)
     : path_(path == "-" ? "standard output" : path), is_ordered_(options.is_ordered) {
   if (path != "-") open_file();
-  const std::optional<FileStamp> own = stamp_of(fd_);
-  const bool is_file = is_regular(fd_);
+  const std::optional<FileStamp> own = stamp_of(fd());
+  const bool is_file = is_regular(fd());
   if (input && own && input->is_of_same_file(*own) && is_file)
     fail(ErrorKind::usage, format("%s is both input and output, expected two files", visible(path_).c_str()));
   is_regular_ = path != "-" && is_file;
   if (!is_regular_) return;
-  for (lock(fd_); !is_in_place(fd_); lock(fd_)) open_file();  // another process has replaced the file
-  const uint64_t n_whole = each_answer(
-      fd_, [&](const LineDigest& digest, bool has_failed, const auto&) { known_[digest] = has_failed; });
-  if (ftruncate(fd_, static_cast<off_t>(n_whole)) != 0) fail_file("repair", path_);
+  for (lock(fd()); !is_in_place(); lock(fd())) open_file();  // another process has replaced the file
+  const uint64_t n_whole =
+      each_answer([&](const LineDigest& digest, Known outcome, const auto&) { known_[digest] = outcome; });
+  if (ftruncate(fd(), static_cast<off_t>(n_whole)) != 0) fail_file("repair", path_);
   if (options.retries_failed) drop_failed();
 }
 
 void BatchOutput::open_file() {
-  file_.reset();
   const int flags = is_special_file(path_) ? O_WRONLY : O_RDWR | O_CREAT | O_APPEND;
-  take(OwnedFd(real_file_system(), open(path_.c_str(), flags | O_CLOEXEC, 0666)), "open");
-}
-
-void BatchOutput::take(OwnedFd file, const char* verb) {
-  if (!file.is_open()) fail_file(verb, path_);
-  fd_ = file.get();
-  file_ = std::move(file);
+  file_ = OwnedFd(real_file_system(), open(path_.c_str(), flags | O_CLOEXEC, 0666));
+  if (!file_.is_open()) fail_file("open", path_);
 }
 
 void BatchOutput::lock(int fd) {
@@ -209,21 +203,21 @@ void BatchOutput::lock(int fd) {
 }
 
 // When the folder cannot be read at the moment, the file counts as in place.
-bool BatchOutput::is_in_place(int fd) const {
+bool BatchOutput::is_in_place() const {
   struct stat named {
   }, opened{};
   if (stat(path_.c_str(), &named) != 0) return errno != ENOENT && errno != ENOTDIR;
-  return fstat(fd, &opened) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
+  return fstat(fd(), &opened) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
 }
 
 void BatchOutput::check_place() {
-  if (is_regular_ && !is_in_place(fd_))
+  if (is_regular_ && !is_in_place())
     fail(ErrorKind::io, visible(path_) + " was removed, moved or replaced while answers went to it");
 }
 
 // Calls `take` for each whole line. Returns where the last of them ends.
-uint64_t BatchOutput::each_answer(int fd, const Take& take) const {
-  LineReader reader(fd, path_, SIZE_MAX);
+uint64_t BatchOutput::each_answer(const Take& take) const {
+  LineReader reader(fd(), path_, SIZE_MAX);
   LineReader::Line line;
   uint64_t n_whole = 0;
   for (LineReader::Result result; (result = reader.next(line, -1)) != LineReader::Result::end;) {
@@ -235,7 +229,7 @@ uint64_t BatchOutput::each_answer(int fd, const Take& take) const {
       fail(ErrorKind::usage,
            format("line %lld of %s is no answer of dsv32 batch, expected another file with -o",
                   as_ll(line.number), visible(path_).c_str()));
-    take(*digest, !line.text.ends_with(kNoError), line.text);
+    take(*digest, line.text.ends_with(kNoError) ? Known::answered : Known::failed, line.text);
     n_whole = line.end;
   }
   return n_whole;
@@ -259,24 +253,23 @@ std::string name_file(int fd, const std::string& target) {
 // and nothing beside: the new one has no name while it is written. Where the file system cannot do that
 // (NFS), it has another one.
 void BatchOutput::drop_failed() {
-  if (std::erase_if(known_, [](const auto& known) { return known.second; }) == 0) return;
+  if (std::erase_if(known_, [](const auto& known) { return known.second == Known::failed; }) == 0) return;
   std::error_code error;
   const std::string target = std::filesystem::canonical(path_, error).string();
   struct stat info {};
-  if (error || fstat(fd_, &info) != 0 || lseek(fd_, 0, SEEK_SET) != 0) fail_file("read", path_);
+  if (error || fstat(fd(), &info) != 0 || lseek(fd(), 0, SEEK_SET) != 0) fail_file("read", path_);
   std::string temporary;  // the name that the new file has by now
   const std::string folder = std::filesystem::path(target).parent_path().string();
-  int fd = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_APPEND, 0600);
-  if (fd < 0) {
+  OwnedFd rest(real_file_system(), open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_APPEND, 0600));
+  if (!rest.is_open()) {
     temporary = target + ".XXXXXX.tmp";
-    fd = mkostemps(temporary.data(), 4, O_CLOEXEC | O_APPEND);
+    rest = OwnedFd(real_file_system(), mkostemps(temporary.data(), 4, O_CLOEXEC | O_APPEND));
   }
-  OwnedFd rest(real_file_system(), fd);
   if (!rest.is_open()) fail_file("write beside", path_);
   try {
     copy_known(rest.get());
     lock(rest.get());
-    if (!is_in_place(fd_)) fail(ErrorKind::io, visible(path_) + " was removed or replaced meanwhile");
+    if (!is_in_place()) fail(ErrorKind::io, visible(path_) + " was removed or replaced meanwhile");
     if (fchmod(rest.get(), info.st_mode & 07777) != 0 || fdatasync(rest.get()) != 0)
       fail_file("write", path_);
     if (temporary.empty()) temporary = name_file(rest.get(), target);
@@ -285,11 +278,11 @@ void BatchOutput::drop_failed() {
     if (!temporary.empty()) unlink(temporary.c_str());
     throw;
   }
-  take(std::move(rest), "write");
+  file_ = std::move(rest);
 }
 
 void BatchOutput::copy_known(int to) const {
-  each_answer(fd_, [&](const LineDigest& digest, bool, const std::string& line) {
+  each_answer([&](const LineDigest& digest, Known, const std::string& line) {
     if (find(digest) == Known::no) return;
     if (const int result = write_stream(to, line + "\n"); result != 0)
       errno = -result, fail_file("write", path_);
@@ -298,8 +291,7 @@ void BatchOutput::copy_known(int to) const {
 
 BatchOutput::Known BatchOutput::find(const LineDigest& digest) const {
   const auto found = known_.find(digest);
-  if (found == known_.end()) return Known::no;
-  return found->second ? Known::failed : Known::answered;
+  return found == known_.end() ? Known::no : found->second;
 }
 
 void BatchOutput::put(int64_t place, std::string text, bool has_failed) {
@@ -321,11 +313,11 @@ std::pair<int64_t, int64_t> BatchOutput::drop_held() {
 
 // A full disk may end a write half-way: the written part is then cut off again.
 void BatchOutput::write(std::string_view text) {
-  if (fd_ == STDOUT_FILENO) return write_out(text);
-  const off_t begin = is_regular_ ? lseek(fd_, 0, SEEK_END) : 0;
-  const int result = write_answer(fd_, text);
+  if (!file_.is_open()) return write_out(text);
+  const off_t begin = is_regular_ ? lseek(fd(), 0, SEEK_END) : 0;
+  const int result = write_answer(fd(), text);
   if (result == 0) return;
-  [[maybe_unused]] const bool is_whole = is_regular_ && ftruncate(fd_, begin) == 0;
+  [[maybe_unused]] const bool is_whole = is_regular_ && ftruncate(fd(), begin) == 0;
   errno = -result;
   fail_file("write to", path_);
 }
