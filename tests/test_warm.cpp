@@ -279,7 +279,7 @@ BOOST_AUTO_TEST_CASE(answers_are_read_as_they_were_written) {
   AnswerFacts facts;
   facts.is_for_reader = true;
   AnswerJson json(facts, *model.tokenizer), again(facts, *model.tokenizer);
-  AnswerReader reader;
+  GenerationResult read;
   struct : Listener {
     std::string told;
     void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override {
@@ -294,10 +294,9 @@ BOOST_AUTO_TEST_CASE(answers_are_read_as_they_were_written) {
        split(json.progress(8, 9, 3) + json.piece("reasoning_content", made.reasoning) +
                  json.piece("content", "text ") + json.piece("content", "\xe8\xaa") + last,
              '\n'))
-    if (!line.empty()) BOOST_TEST(!std::exchange(is_over, reader.read(Json::parse(line), listener)));
+    if (!line.empty()) BOOST_TEST(!std::exchange(is_over, read_chunk(Json::parse(line), read, listener)));
   BOOST_TEST(is_over);
   BOOST_TEST(listener.told == "8/9/3 why\xff|text \xe8\xaa");
-  const GenerationResult read = reader.take();
   BOOST_TEST(read.completion.reasoning == made.reasoning);
   BOOST_TEST(read.completion.content == made.content);
   BOOST_TEST(read.completion.calls_text == made.calls_text);

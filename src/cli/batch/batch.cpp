@@ -2,7 +2,6 @@
 // same loop.
 #include "cli/batch/batch.h"
 
-#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <utility>

@@ -1,7 +1,6 @@
 // `dsv32 completion`: the tables of commands and flags, written for a shell and for man.
 //
 // The shells' scripts are lists: they complete commands, and the flags of each.
-#include <algorithm>
 
 #include "base/error.h"
 #include "base/text.h"

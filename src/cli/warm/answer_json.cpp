@@ -12,7 +12,7 @@
 
 namespace dsv32 {
 
-// A result for AnswerReader, but for the texts that come in pieces.
+// A result for read_chunk(), but for the texts that come in pieces.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TokenRun, begin, end)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TokenLogprob, id, logprob)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TokenRecord, chosen, top)
@@ -28,11 +28,7 @@ namespace {
 
 constexpr const char* kThinkingField = "reasoning_content";
 
-Json bytes_json(const std::string& text) {
-  Json bytes = Json::array();
-  for (const char byte : text) bytes.push_back(static_cast<uint8_t>(byte));
-  return bytes;
-}
+Json bytes_json(const std::string& text) { return std::vector<uint8_t>(text.begin(), text.end()); }
 
 Json token_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
   const bool is_known = token.id < tokenizer.n_vocab();  // else an id beyond the vocabulary
@@ -86,9 +82,8 @@ void add_figures(Json& json, const GenerationResult& result, const AnswerFacts& 
 // The text of a piece, which is in "bytes" where it is no UTF-8.
 std::string text_in(const Json& delta, const char* field) {
   if (!delta.contains("bytes")) return delta.at(field).get<std::string>();
-  std::string text;
-  for (const Json& byte : delta["bytes"]) text += static_cast<char>(byte.get<uint8_t>());
-  return text;
+  const auto bytes = delta["bytes"].get<std::vector<uint8_t>>();
+  return {bytes.begin(), bytes.end()};
 }
 
 }  // namespace
@@ -163,36 +158,29 @@ std::string AnswerJson::progress(int64_t n_done, int64_t n_total, int64_t n_cach
   return shown_json(json) + "\n";
 }
 
-bool AnswerReader::read(const Json& chunk, Listener& listener) {
+bool read_chunk(const Json& chunk, GenerationResult& result, Listener& listener) {
   const Json& delta = chunk.at("choices").at(0).at("delta");
-  Completion& made = result_.completion;
+  Completion& made = result.completion;
   if (const auto progress = chunk.find("prompt_progress"); progress != chunk.end()) {
-    progress->at("total").get_to(result_.n_prompt_tokens);
-    progress->at("cache").get_to(result_.n_cached_tokens);
-    progress->at("processed").get_to(result_.n_read_tokens);
-    listener.on_prefill(result_.n_read_tokens, result_.n_prompt_tokens, result_.n_cached_tokens);
+    progress->at("total").get_to(result.n_prompt_tokens);
+    progress->at("cache").get_to(result.n_cached_tokens);
+    progress->at("processed").get_to(result.n_read_tokens);
+    listener.on_prefill(result.n_read_tokens, result.n_prompt_tokens, result.n_cached_tokens);
   } else if (delta.contains(kThinkingField)) {
     const std::string text = text_in(delta, kThinkingField);
     made.reasoning += text;
-    ++result_.n_completion_tokens, ++result_.n_thinking_tokens;
+    ++result.n_completion_tokens, ++result.n_thinking_tokens;
     listener.on_reasoning(text);
   } else if (delta.contains("content")) {
     const std::string text = text_in(delta, "content");
     made.content += text;
-    ++result_.n_completion_tokens;
+    ++result.n_completion_tokens;
     listener.on_answer(text);
   } else if (const auto whole = chunk.find("dsv32"); whole != chunk.end()) {
-    nlohmann::json(*whole).get_to(result_);
+    nlohmann::json(*whole).get_to(result);
     return true;
   }
   return false;
-}
-
-GenerationResult AnswerReader::interrupted() {
-  result_.finish_reason = FinishReason::interrupted;
-  result_.completion.thinking_closed =
-      !result_.completion.reasoning.empty() && !result_.completion.content.empty();
-  return take();
 }
 
 }  // namespace dsv32

@@ -20,11 +20,11 @@ struct AnswerFacts {
   bool thinking = false;                    // false: "reasoning_content" is null
   bool has_drafts = false;                  // usage has guesses
   bool is_text_completion = false;          // OpenAI's older form: a text in place of a message
-  bool is_for_reader = false;               // for AnswerReader
+  bool is_for_reader = false;               // for read_chunk()
 };
 
 // An answer as JSON, with seed and timings. Malformed UTF-8 becomes U+FFFD; the exact bytes of a token are in
-// its "bytes". For AnswerReader a malformed piece has "bytes" too, and the last chunk the whole result.
+// its "bytes". For read_chunk() a malformed piece has "bytes" too, and the last chunk the whole result.
 class AnswerJson {
  public:
   // `tokenizer` must outlive the object.
@@ -38,7 +38,7 @@ class AnswerJson {
   // The calls, if there are any, in a chunk of their own; then the last chunk: finish_reason, usage, seed and
   // timings.
   std::string last(const GenerationResult& result);
-  // How much of the prompt is read, for AnswerReader.
+  // How much of the prompt is read, for read_chunk().
   std::string progress(int64_t n_done, int64_t n_total, int64_t n_cached) const;
 
  private:
@@ -54,17 +54,8 @@ class AnswerJson {
   bool has_begun_ = false;
 };
 
-// Makes the events and the result of chunks.
-class AnswerReader {
- public:
-  // Calls the listener. True: the answer is complete. Throws Json::exception.
-  bool read(const Json& chunk, Listener& listener);
-  // At the end, or what is there of an answer that was interrupted: then a piece counts as a token.
-  GenerationResult take() { return std::move(result_); }
-  GenerationResult interrupted();
-
- private:
-  GenerationResult result_;
-};
+// Calls the listener with what a chunk has, and adds it to the result, in which a piece counts as a token
+// until the last chunk brings the whole result. True: it was the last one. Throws Json::exception.
+bool read_chunk(const Json& chunk, GenerationResult& result, Listener& listener);
 
 }  // namespace dsv32

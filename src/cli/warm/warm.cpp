@@ -2,7 +2,6 @@
 // survive a fork.
 #include "cli/warm/warm.h"
 
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <functional>

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/options/request_json.h"
 #include "engine/request.h"
@@ -29,6 +30,14 @@ Json parse(const std::string& line) {
 std::string line_of(const Json& json) try { return json.dump(); } catch (const Json::exception&) {
   fail(ErrorKind::usage, "the request has text that is no UTF-8",
        "with --warm never the model is loaded here");
+}
+
+// What is there of an answer that was interrupted.
+GenerationResult interrupted(GenerationResult heard) {
+  const Completion& made = heard.completion;
+  heard.completion.thinking_closed = !made.reasoning.empty() && !made.content.empty();
+  heard.finish_reason = FinishReason::interrupted;
+  return heard;
 }
 
 std::optional<Error> error_in(const Json& line) {
@@ -125,7 +134,7 @@ void WarmClient::receive(Pending& pending) try {
 } catch (const WarmGone& why) {
   gone_ = why;
   if (pending.listener->is_interrupted())
-    pending.outcome.result = pending.reader.interrupted();
+    pending.outcome.result = interrupted(std::move(pending.heard));
   else
     pending.outcome.error = std::current_exception();
 }
@@ -134,8 +143,8 @@ void WarmClient::take_line(Pending& pending, const Json& line) const {
   if (line.empty()) return;  // the process is alive
   if (const std::optional<Error> error = error_in(line))
     pending.outcome.error = std::make_exception_ptr(*error);
-  else if (pending.reader.read(line, *pending.listener))
-    pending.outcome.result = pending.reader.take();
+  else if (read_chunk(line, pending.heard, *pending.listener))
+    pending.outcome.result = std::move(pending.heard);
 }
 
 void WarmClient::check_alive(const Pending& pending, bool is_there) const {

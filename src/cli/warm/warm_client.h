@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "base/stopwatch.h"
 #include "cli/warm/answer_json.h"
 #include "cli/warm/warm_wire.h"
 
@@ -54,7 +53,7 @@ class WarmClient : public Answerer {
     WarmLink link;
     Listener* listener;
     std::optional<Clock::time_point> cancelled_at = {};
-    AnswerReader reader = {};
+    GenerationResult heard = {};  // so far
     Outcome outcome = {};
   };
   WarmClient(std::string path, WarmGreeting greeting);

@@ -24,7 +24,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "base/file_system.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
