@@ -159,7 +159,7 @@ class Bench {
   void time_one() {
     const int64_t n_prompt = bench_.n_prompt.value_or(options_.engine.chunk.value_or(kPromptTokens));
     EngineOptions asked = options_.engine;
-    asked.context = contexts_.back() + n_prompt + timed_tokens(options_) + 5;
+    asked.context = contexts_.back() + n_prompt + timed_tokens(bench_.n_decode, n_guesses_) + 5;
     const std::unique_ptr<Engine> engine = open(asked);
     const auto sequence = std::make_unique<ByHand>(*engine);
     Rng rng(1);  // an untimed prompt first, after which memory is there and pinned, and kernels are loaded
@@ -174,12 +174,12 @@ class Bench {
   void time_many(int64_t context) {
     const int64_t n_tokens = std::max<int64_t>(context, 1);
     EngineOptions asked = options_.engine;
-    asked.context = n_tokens + timed_tokens(options_) + 1;
+    asked.context = n_tokens + timed_tokens(bench_.n_decode, n_guesses_) + 1;
     Machine machine = machine_;
-    const int64_t n_wanted = bench_.sequences.back(), n_guesses = asked.n_guesses.value_or(kMostGuesses);
+    const int64_t n_wanted = bench_.sequences.back();
     if (bench_.locality != Locality{})
       machine.leave(ForcedChoices::n_bytes(
-          model_.args(), n_wanted + std::min(CachePlan::kMostStepGuesses, n_wanted * n_guesses)));
+          model_.args(), n_wanted + std::min(CachePlan::kMostStepGuesses, n_wanted * n_guesses_)));
     const int64_t n_most = n_fitting(*asked.context, machine);
     std::vector<int64_t> sizes = bench_.sequences;
     std::erase_if(sizes, [&](int64_t n) { return n > n_most; });
@@ -237,6 +237,7 @@ class Bench {
   const Options& options_;
   const BenchOptions& bench_;
   const std::vector<int64_t> contexts_;
+  const int64_t n_guesses_ = options_.engine.n_guesses.value_or(kMostGuesses);
   MeasuredModel model_;
   Machine machine_;  // for counting how many sequences fit
   std::string backend_;

@@ -136,7 +136,6 @@ struct BatchTiming {
 
 // The most tokens that time_batch() appends to each sequence.
 int64_t timed_tokens(int64_t n_decode, int64_t n_guesses = 0);
-int64_t timed_tokens(const Options& options);
 
 // Times bench.n_decode steps of the loop, in which each sequence appends tokens after the first n_tokens
 // that it holds, with the forced choices and the accepted guesses of `bench`. The context must have room for

@@ -99,10 +99,9 @@ class PlanReport {
  public:
   PlanReport(const MeasuredModel& model, const Options& options)
       : model_(model),
+        options_(options),
         machine_(options.imagined ? machine_of(*options.imagined, model.bytes(), options.engine)
-                                  : model.machine(options.engine)),
-        machine_name_(options.imagined ? options.imagined->name : "this one"),
-        is_mapped_(!options.imagined) {
+                                  : model.machine(options.engine)) {
     if (options.host_rate) machine_.host_rate = *options.host_rate * 1e9;
     plan_ = make_plan(model.args(), options.engine, machine_);
     if (plan_.cache.n_draft_layers == 0) machine_.weights = without_draft(machine_.weights);
@@ -125,11 +124,12 @@ class PlanReport {
   void add_head() {
     const CachePlan& cache = plan_.cache;
     const char* backend = machine_.is_apart ? "cuda" : "cpu";
+    const std::string machine = options_.imagined ? options_.imagined->name : "this one";
     add(format("model: %s, %s; machine: %s\ncontext %s tokens, prefill in steps of %s tokens, backend %s\n",
-               model_.name().c_str(), decimal_size(plan_.n_weight_bytes).c_str(), machine_name_.c_str(),
+               model_.name().c_str(), decimal_size(plan_.n_weight_bytes).c_str(), machine.c_str(),
                with_thousands(cache.max_context).c_str(), with_thousands(plan_.chunk).c_str(), backend),
         {{"model", sanitize_utf8(model_.name())},
-         {"machine", machine_name_},
+         {"machine", machine},
          {"backend", backend},
          {"context", cache.max_context},
          {"chunk", plan_.chunk}});
@@ -185,8 +185,8 @@ class PlanReport {
                                 {"n_bytes_read", stage.n_bytes_read}});
   }
 
-  // On a machine without GPUs the device's items count as the host's, and weights that it cannot hold are
-  // read from the disk for each token.
+  // On a machine without GPUs the device's items count as the host's. Of this machine the weights are a
+  // mapped file, and what free memory cannot hold of it is read from the disk for each token.
   void add_host() {
     const bool is_apart = machine_.is_apart;
     std::vector<int64_t> layers;  // whose experts lie in host memory
@@ -195,7 +195,7 @@ class PlanReport {
         layers.push_back(static_cast<int64_t>(l));
     uint64_t n_bytes = plan_.n_bytes(Place::host) + (is_apart ? 0 : plan_.n_bytes(Place::device));
     const uint64_t n_free = less_bytes(machine_.host.n_bytes_free, n_bytes - plan_.n_host_scratch_bytes);
-    is_beyond_memory_ = !is_apart && is_mapped_ && plan_.n_weight_bytes > n_free;
+    is_beyond_memory_ = !is_apart && !options_.imagined && plan_.n_weight_bytes > n_free;
     if (!is_apart) n_bytes += plan_.n_weight_bytes;
     std::string text = format("host: experts of layers %s, %s taken, %s free\n", ranges_text(layers).c_str(),
                               human_bytes(n_bytes).c_str(), human_bytes(n_free).c_str());
@@ -295,11 +295,10 @@ class PlanReport {
   }
 
   const MeasuredModel& model_;
+  const Options& options_;
   Machine machine_;
   MemoryPlan plan_;
-  const std::string machine_name_;
-  const bool is_mapped_;           // the weights are a mapped file, which need not fit in free host memory
-  bool is_beyond_memory_ = false;  // so they are read from the disk for each token
+  bool is_beyond_memory_ = false;  // the weights are, so they are read from the disk for each token
   std::string text_;
   Json json_{{"fits", true}};
 };

@@ -281,10 +281,6 @@ int64_t timed_tokens(int64_t n_decode, int64_t n_guesses) {
   return (untimed_steps(n_guesses) + n_decode) * (1 + n_guesses);
 }
 
-int64_t timed_tokens(const Options& options) {
-  return timed_tokens(options.bench.n_decode, options.engine.n_guesses.value_or(kMostGuesses));
-}
-
 BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,
                        std::span<const std::unique_ptr<ByHand>> sequences, int64_t n_tokens,
                        const BenchOptions& bench) {
