@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "weights/layer_bytes.h"
 #include "weights/weight_source.h"
 
 namespace dsv32 {
@@ -227,11 +228,11 @@ std::vector<Weights> load_weights(const GgufFile& file, const ModelArgs& args,
   return weights;
 }
 
-Weights file_shapes(const GgufFile& file, const ModelArgs& args) {
+ModelBytes model_bytes(const GgufFile& file, const ModelArgs& args) {
   FileWeights source(file, args, nullptr);
-  Weights weights = bind_shapes(source, args);
+  const Weights shapes = bind_shapes(source, args);
   source.refuse_unread();
-  return weights;
+  return model_bytes(shapes, args);
 }
 
 }  // namespace dsv32

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "backend/link_share.h"
-#include "weights/synthetic.h"
 #include "weights/weights.h"
 
 namespace dsv32 {
@@ -38,7 +37,9 @@ LayerBytes layer_bytes(const LayerWeights& layer, const ModelArgs& args) {
 void add_draft(const Weights& weights, const ModelArgs& args, ModelBytes& bytes) {
   const DraftWeights& draft = weights.draft;
   LayerBytes& layer = bytes.layers.back();
-  layer = {.core = layer.core + layer.experts, .is_draft = true, .divided = layer.divided + layer.experts,
+  layer = {.core = layer.core + layer.experts,
+           .is_draft = true,
+           .divided = layer.divided + layer.experts,
            .heads = layer.heads};
   const bool has_embed = draft.embed.data != weights.embed.data,
              has_head = draft.head.data != weights.head.data;
@@ -87,14 +88,6 @@ ModelBytes model_bytes(const Weights& weights, const ModelArgs& args) {
   bytes.tied = is_tied ? bytes.embedding : 0;
   if (args.n_draft_layers > 0) add_draft(weights, args, bytes);
   return bytes;
-}
-
-ModelBytes model_bytes(const GgufFile& file, const ModelArgs& args) {
-  return model_bytes(file_shapes(file, args), args);
-}
-
-ModelBytes model_bytes(const ModelArgs& args, const SyntheticTypes& types) {
-  return model_bytes(synthetic_shapes(args, types), args);
 }
 
 }  // namespace dsv32

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/worker_pool.h"
 #include "gguf/random_weights.h"
+#include "weights/layer_bytes.h"
 #include "weights/weight_source.h"
 
 namespace dsv32 {
@@ -154,9 +155,9 @@ Weights synthetic_weights(const ModelArgs& args, const SyntheticTypes& types, co
   return bind_weights(source, args, places);
 }
 
-Weights synthetic_shapes(const ModelArgs& args, const SyntheticTypes& types) {
+ModelBytes model_bytes(const ModelArgs& args, const SyntheticTypes& types) {
   RandomWeights source(args, types, false);
-  return bind_shapes(source, args);
+  return model_bytes(bind_shapes(source, args), args);
 }
 
 }  // namespace dsv32

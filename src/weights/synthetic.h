@@ -19,9 +19,6 @@ struct SyntheticTypes {
 // The dimensions of the 671B model with n_layers layers, of which the first n_dense are dense.
 ModelArgs full_size_args(int64_t n_layers, int64_t n_dense);
 
-// Only shapes and counts of bytes; vectors are empty. Throws as synthetic_weights does.
-Weights synthetic_shapes(const ModelArgs& args, const SyntheticTypes& types);
-
 // Throws Error{memory} when they do not fit, Error{usage} when a row is not a whole number of its type's
 // blocks.
 Weights synthetic_weights(const ModelArgs& args, const SyntheticTypes& types, const WeightPlaces& places);

@@ -89,7 +89,4 @@ struct WeightPlaces {
 std::vector<Weights> load_weights(const GgufFile& file, const ModelArgs& args,
                                   std::span<const WeightPlaces> members, const LoadProgress& progress = {});
 
-// Only shapes and counts of bytes; vectors are empty.
-Weights file_shapes(const GgufFile& file, const ModelArgs& args);
-
 }  // namespace dsv32
