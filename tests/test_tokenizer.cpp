@@ -6,6 +6,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -16,7 +17,6 @@
 #include "tests/support/sanitized.h"
 #include "tests/support/tiny_vocabulary.h"
 #include "text/completion_parser.h"
-#include "text/merge_table.h"
 #include "text/pre_tokenizer.h"
 #include "text/tokenizer.h"
 
@@ -299,7 +299,6 @@ BOOST_AUTO_TEST_CASE(a_megabyte_takes_less_than_a_second) {
   }
 }
 
-// The queue against the definition: again and again, the leftmost pair of the lowest rank.
 // Whoever asks for few tokens of a long text need not wait for all of them.
 BOOST_AUTO_TEST_CASE(of_a_text_that_is_too_long_a_beginning_is_encoded) {
   const std::string prose = bpe_golden()["vectors"][2]["text"], text = repeated(prose + "\u4eba", 200'000);
@@ -310,26 +309,29 @@ BOOST_AUTO_TEST_CASE(of_a_text_that_is_too_long_a_beginning_is_encoded) {
   BOOST_TEST((real_tokenizer().encode(std::string(100'000, ' '), false, spaces.size()) == spaces));
 }
 
+// The queue against the definition: again and again, the leftmost pair of the lowest rank.
 BOOST_AUTO_TEST_CASE(long_words_merge_by_the_definition) {
   const auto bpe = Tokenizer::make(bpe_vocabulary());
-  const Vocabulary vocabulary = bpe_vocabulary();
-  const MergeTable table(vocabulary.merges, [&](std::string_view name) { return bpe->find(name); });
+  std::map<std::string, size_t> ranks;  // of "left right"
+  for (const std::string& merge : bpe_vocabulary().merges) ranks.emplace(merge, ranks.size());
   std::mt19937 random(2);
   for (int i = 0; i < 60; ++i) {
     std::string word;
     while (word.size() < 150) word += "aehinorst"[random() % 9];
-    Ids ids;
-    for (const char c : word) ids.push_back(bpe->find(std::string(1, c)).value());
+    std::vector<std::string> tokens;
+    for (const char c : word) tokens.emplace_back(1, c);
     for (;;) {
-      uint32_t best_rank = MergeTable::kNone;
-      size_t best = 0;
-      for (size_t at = 0; at + 1 < ids.size(); ++at)
-        if (table.rank(ids[at], ids[at + 1]) < best_rank)
-          best_rank = table.rank(ids[at], ids[at + 1]), best = at;
-      if (best_rank == MergeTable::kNone) break;
-      ids[best] = table.result(best_rank);
-      ids.erase(ids.begin() + static_cast<ptrdiff_t>(best) + 1);
+      size_t best_rank = SIZE_MAX, best = 0;
+      for (size_t at = 0; at + 1 < tokens.size(); ++at)
+        if (const auto found = ranks.find(tokens[at] + " " + tokens[at + 1]);
+            found != ranks.end() && found->second < best_rank)
+          best_rank = found->second, best = at;
+      if (best_rank == SIZE_MAX) break;
+      tokens[best] += tokens[best + 1];
+      tokens.erase(tokens.begin() + static_cast<ptrdiff_t>(best) + 1);
     }
+    Ids ids;
+    for (const std::string& token : tokens) ids.push_back(bpe->find(token).value());
     check_equal(bpe->encode(word, false), ids, word);
   }
 }

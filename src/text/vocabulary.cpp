@@ -1,7 +1,7 @@
 // Reading and checking of the tokenizer.ggml.* keys.
 //
 // Every message names the key or the token's id, and shows text of the file escaped. The merges are checked
-// where they are resolved (merge_table.h).
+// where they are resolved (bpe_tokenizer.cpp).
 #include "text/vocabulary.h"
 
 #include <array>
