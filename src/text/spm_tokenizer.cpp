@@ -14,67 +14,54 @@
 namespace dsv32 {
 namespace {
 
-// Appends fields in protocol buffer wire format.
-class ProtoWriter {
- public:
-  ProtoWriter& put_varint(int field, uint64_t value) {
-    append_tag(field, 0);
-    append_varint(value);
-    return *this;
-  }
-  ProtoWriter& put_bytes(int field, std::string_view value) {
-    append_tag(field, 2);
-    append_varint(value.size());
-    bytes_ += value;
-    return *this;
-  }
-  ProtoWriter& put_float(int field, float value) {
-    append_tag(field, 5);
-    const uint32_t bits = std::bit_cast<uint32_t>(value);
-    for (int shift = 0; shift < 32; shift += 8) bytes_ += static_cast<char>(bits >> shift);
-    return *this;
-  }
-  const std::string& bytes() const { return bytes_; }
+// ---- fields in protocol buffer wire format ----
 
- private:
-  void append_tag(int field, uint32_t wire_type) {
-    append_varint(static_cast<uint32_t>(field) << 3 | wire_type);
-  }
-  void append_varint(uint64_t value) {
-    for (; value >= 0x80; value >>= 7) bytes_ += static_cast<char>(value | 0x80);
-    bytes_ += static_cast<char>(value);
-  }
-  std::string bytes_;
-};
+std::string varint(uint64_t value) {
+  std::string bytes;
+  for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
+  return bytes += static_cast<char>(value);
+}
 
-std::string make_piece(const std::string& text, float score, TokenType type) {
-  return ProtoWriter()
-      .put_bytes(1, text)
-      .put_float(2, score)
-      .put_varint(3, static_cast<uint64_t>(type))
-      .bytes();
+std::string number_field(int field, uint64_t value) {
+  return varint(static_cast<uint64_t>(field) << 3) + varint(value);
+}
+
+std::string bytes_field(int field, const std::string& value) {
+  return varint(static_cast<uint64_t>(field) << 3 | 2) + varint(value.size()) + value;
+}
+
+std::string float_field(int field, float value) {
+  std::string bytes = varint(static_cast<uint64_t>(field) << 3 | 5);
+  const auto bits = std::bit_cast<uint32_t>(value);
+  for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(bits >> shift);
+  return bytes;
+}
+
+std::string piece_field(const std::string& text, float score, TokenType type) {
+  return bytes_field(
+      1, bytes_field(1, text) + float_field(2, score) + number_field(3, static_cast<uint64_t>(type)));
 }
 
 // Special and unused tokens keep their ids but get names that occur in no text: the library would find a
 // token of one character by its name.
 std::string make_model(const Vocabulary& vocabulary) {
-  ProtoWriter model, trainer, normalizer;
+  std::string model;
   for (size_t i = 0; i < vocabulary.tokens.size(); ++i) {
     const TokenType type = vocabulary.types[i];
     const bool is_text = type == TokenType::normal || type == TokenType::byte;
     const std::string& token = vocabulary.tokens[i];
-    model.put_bytes(1, is_text ? make_piece(token, vocabulary.scores[i], type)
-                               : make_piece("\nspecial " + token, 0, TokenType::control));
+    model += is_text ? piece_field(token, vocabulary.scores[i], type)
+                     : piece_field("\nspecial " + token, 0, TokenType::control);
   }
   // The library insists on an unknown token; with all byte tokens present it is never used.
-  model.put_bytes(1, make_piece("\nunknown", 0, TokenType::unknown));
-  trainer.put_varint(3, 2);   // model_type = BPE
-  trainer.put_varint(35, 1);  // byte_fallback
-  normalizer.put_bytes(1, "identity");
-  normalizer.put_varint(3, 0);  // add_dummy_prefix: the base class does it
-  normalizer.put_varint(4, 0);  // remove_extra_whitespaces
-  normalizer.put_varint(5, 1);  // escape_whitespaces
-  return model.put_bytes(2, trainer.bytes()).put_bytes(3, normalizer.bytes()).bytes();
+  model += piece_field("\nunknown", 0, TokenType::unknown);
+  const std::string trainer = number_field(3, 2)      // model_type = BPE
+                              + number_field(35, 1);  // byte_fallback
+  const std::string normalizer = bytes_field(1, "identity") +
+                                 number_field(3, 0)     // add_dummy_prefix: the base class does it
+                                 + number_field(4, 0)   // remove_extra_whitespaces
+                                 + number_field(5, 1);  // escape_whitespaces
+  return model + bytes_field(2, trainer) + bytes_field(3, normalizer);
 }
 
 // ▁ stands for a space in tokens.
