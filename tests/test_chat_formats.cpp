@@ -264,8 +264,8 @@ BOOST_AUTO_TEST_CASE(only_v3_2_has_tools) {
   call.calls = {{"f", "{}"}};
   for (const std::string& name : chat_format_names()) {
     const ChatFormat chat(*tokenizer, kind_named(name));
-    BOOST_TEST(chat.has_tools() == (name == "v3.2"));
-    if (chat.has_tools()) continue;
+    BOOST_TEST(chat.kind().has_tools == (name == "v3.2"));
+    if (chat.kind().has_tools) continue;
     BOOST_CHECK_EXCEPTION(chat.encode(std::vector{kUser, call}, true), Error, is_usage_error);
     BOOST_CHECK_EXCEPTION(chat.encode(with_tools({kUser}, "[]"), true), Error, is_usage_error);
     BOOST_CHECK_EXCEPTION(chat.encode(std::vector{kUser, Message{Message::Role::tool, "1", ""}}, true), Error,

@@ -34,7 +34,7 @@ int32_t ChatFormat::id_of(const PromptPart& part) const {
 
 std::vector<ChatFormat::Item> ChatFormat::layout(std::span<const Message> messages, bool thinking) const {
   for (const Message& message : messages)
-    if (!has_tools() &&
+    if (!kind_.has_tools &&
         (message.role == Message::Role::tool || !message.calls.empty() || !message.tools.empty()))
       fail(ErrorKind::usage, format("the chat format %s has no tools here", kind_.name));
   std::vector<Item> items;

@@ -27,7 +27,6 @@ class ChatFormat {
   explicit ChatFormat(const Tokenizer& tokenizer, const ChatKind* named = nullptr);
 
   const ChatKind& kind() const { return kind_; }
-  bool has_tools() const { return kind_.has_tools; }
 
   // The prompt for `messages`, with thinks(kind(), thinking). An assistant message after the last user
   // message is a finished turn: in thinking mode it is {reasoning}</think>{content}<EOS> in V3.2's format;

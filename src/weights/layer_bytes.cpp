@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/link_share.h"
+#include "weights/shares.h"
 #include "weights/weights.h"
 
 namespace dsv32 {
@@ -56,6 +57,27 @@ ModelBytes without_draft(ModelBytes bytes) {
   std::erase_if(bytes.layers, [](const LayerBytes& layer) { return layer.is_draft; });
   bytes.draft = bytes.draft_embedding = bytes.draft_divided = 0;
   return bytes;
+}
+
+ModelBytes share_of(const ModelBytes& whole, int64_t n_members) {
+  if (n_members == 1) return whole;
+  const auto n = static_cast<uint64_t>(n_members);
+  const auto divide = [n](uint64_t& bytes, uint64_t& divided) {
+    bytes = bytes - divided + divided / n;
+    divided /= n;
+  };
+  ModelBytes share = whole;
+  for (LayerBytes& layer : share.layers) {
+    divide(layer.core, layer.divided);
+    layer.heads_unread = layer.heads - layer.heads / n;
+    layer.experts /= n, layer.experts_read /= n;
+    layer.link_read = layer.link_window = 0;
+  }
+  if (!divides_rows(whole.vocab_size, n_members)) return share;
+  divide(share.head, share.head_divided);
+  divide(share.draft, share.draft_divided);
+  share.tied /= n;
+  return share;
 }
 
 uint64_t core_bytes(const ModelBytes& bytes) {

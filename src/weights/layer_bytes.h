@@ -45,6 +45,9 @@ struct ModelBytes {
 };
 
 ModelBytes without_draft(ModelBytes bytes);
+// What each of n_members has and reads. No experts of a team lie in host memory, so nothing crosses the link.
+// 1: a device alone.
+ModelBytes share_of(const ModelBytes& whole, int64_t n_members);
 // On a single device.
 uint64_t total_bytes(const ModelBytes& bytes);
 uint64_t core_bytes(const ModelBytes& bytes);  // without the routed experts

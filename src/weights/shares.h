@@ -11,16 +11,10 @@
 
 namespace dsv32 {
 
-struct ModelBytes;
-
 // Whether each member's share of so many rows is whole bands. A head that has other rows is whole on each
 // member.
 constexpr bool divides_rows(int64_t n_rows, int64_t n_members) {
   return n_rows % (n_members * kBandRows) == 0;
 }
-
-// The bytes that each of n_members has and reads. No experts of a team lie in host memory, so nothing crosses
-// the link. 1: a device alone.
-ModelBytes share_of(const ModelBytes& whole, int64_t n_members);
 
 }  // namespace dsv32
