@@ -87,7 +87,7 @@ const Kind& kind_of(std::string_view name) {
        "this program reads the tokenizers of DeepSeek-V3.2 files");
 }
 
-pcre2_code* compile(const char* expression) {
+std::shared_ptr<const pcre2_code> compile(const char* expression) {
   int error = 0;
   PCRE2_SIZE place = 0;
   pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression), PCRE2_ZERO_TERMINATED,
@@ -96,7 +96,7 @@ pcre2_code* compile(const char* expression) {
     fail(ErrorKind::internal,
          format("PCRE2 refuses the splitting expression at %zu: error %d", place, error));
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where JIT is not allowed, the interpreter is used
-  return code;
+  return {code, pcre2_code_free};
 }
 
 // One call's match state. The JIT stack grows up to 64 MiB (the default of 32 KiB is too small for words of a
@@ -142,12 +142,10 @@ class Matcher {
 
 }  // namespace
 
-void PreTokenizer::FreeCode::operator()(pcre2_code* code) const { pcre2_code_free(code); }
-
 void check_pre_tokenizer(std::string_view name) { kind_of(name); }
 
 PreTokenizer::PreTokenizer(std::string_view name) {
-  for (const char* expression : kind_of(name).expressions) expressions_.emplace_back(compile(expression));
+  for (const char* expression : kind_of(name).expressions) expressions_.push_back(compile(expression));
 }
 
 std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {

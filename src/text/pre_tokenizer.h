@@ -27,10 +27,7 @@ class PreTokenizer {
   std::vector<std::string_view> split(std::string_view text) const;
 
  private:
-  struct FreeCode {
-    void operator()(pcre2_real_code_8* code) const;
-  };
-  std::vector<std::unique_ptr<pcre2_real_code_8, FreeCode>> expressions_;
+  std::vector<std::shared_ptr<const pcre2_real_code_8>> expressions_;
 };
 
 }  // namespace dsv32
