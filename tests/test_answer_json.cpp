@@ -86,7 +86,6 @@ BOOST_AUTO_TEST_CASE(guesses_in_the_usage) {
 BOOST_AUTO_TEST_CASE(guesses_in_a_line) {
   BOOST_TEST(guess_summary(1024, 812) == "guesses: 812 of 1,024 right (79 %)");
   BOOST_TEST(guess_summary(1, 0) == "guesses: 0 of 1 right (0 %)");
-  BOOST_TEST(guess_summary(0, 0).empty());
 }
 
 BOOST_AUTO_TEST_CASE(calls_in_pieces) {

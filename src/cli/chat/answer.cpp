@@ -141,13 +141,11 @@ std::string decode_summary(const GenerationResult& result) {
 }
 
 std::string guess_summary(int64_t n_guessed, int64_t n_accepted) {
-  if (n_guessed == 0) return {};
   return "guesses: " + with_thousands(n_accepted) + " of " + with_thousands(n_guessed) +
          format(" right (%.0f %%)", 100 * static_cast<double>(n_accepted) / static_cast<double>(n_guessed));
 }
 
 std::string buffer_summary(const Forward::BufferTally& tally) {
-  if (tally.n_rows == 0) return {};
   const double n_hits = static_cast<double>(tally.n_rows - tally.n_misses);
   return "top-k buffer: " + with_thousands(tally.n_rows) + " rows, " + with_thousands(tally.n_misses) +
          format(" misses, hit rate %.1f %%", 100 * n_hits / static_cast<double>(tally.n_rows));

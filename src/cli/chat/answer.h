@@ -88,10 +88,10 @@ std::string prefill_progress(int64_t n_done, int64_t n_total, int64_t n_cached, 
 std::string prefill_summary(const GenerationResult& result, bool is_verbose);
 std::string decode_summary(const GenerationResult& result);
 
-// "guesses: 812 of 1,024 right (79 %)"; empty when there were none.
+// "guesses: 812 of 1,024 right (79 %)": of one guess or more.
 std::string guess_summary(int64_t n_guessed, int64_t n_accepted);
 
-// "top-k buffer: 1,024 rows, 31 misses, hit rate 97.0 %"; empty when no buffer was used.
+// "top-k buffer: 1,024 rows, 31 misses, hit rate 97.0 %": of one row or more.
 std::string buffer_summary(const Forward::BufferTally& tally);
 
 }  // namespace dsv32

@@ -212,7 +212,6 @@ void HeldTalk::begin_anew() {
   decoded.clear();
   name_.clear();
   lock_.reset();
-  is_resumed_ = false;
 }
 
 void HeldTalk::rename(const std::string& name) {
