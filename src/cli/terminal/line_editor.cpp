@@ -89,31 +89,28 @@ wchar_t character_of(std::string_view sequence) {
 }
 
 // A terminal for libedit alone.
-class UnseenTerminal {
- public:
-  UnseenTerminal() {
-    termios modes{};  // have the keys that erase
-    tcgetattr(STDIN_FILENO, &modes);
-    // Of a terminal without a size libedit asks the terminal's own description.
-    const WindowSize window = window_size();
-    const winsize size{static_cast<uint16_t>(window.rows), static_cast<uint16_t>(window.columns), 0, 0};
-    int outer = -1, inner = -1;
-    if (openpty(&outer, &inner, nullptr, &modes, &size) != 0)
-      fail(ErrorKind::io, std::string("cannot open a pseudo-terminal: ") + std::strerror(errno));
-    outer_ = OwnedFd(real_file_system(), outer), inner_ = OwnedFd(real_file_system(), inner);
-    for (const int fd : {outer, inner}) fcntl(fd, F_SETFD, FD_CLOEXEC);
-  }
-  int fd() const { return inner_.get(); }
-
- private:
-  OwnedFd outer_, inner_;
+struct UnseenTerminal {
+  OwnedFd outer, inner;
 };
+
+UnseenTerminal open_unseen_terminal() {
+  termios modes{};  // have the keys that erase
+  tcgetattr(STDIN_FILENO, &modes);
+  // Of a terminal without a size libedit asks the terminal's own description.
+  const WindowSize window = window_size();
+  const winsize size{static_cast<uint16_t>(window.rows), static_cast<uint16_t>(window.columns), 0, 0};
+  int outer = -1, inner = -1;
+  if (openpty(&outer, &inner, nullptr, &modes, &size) != 0)
+    fail(ErrorKind::io, std::string("cannot open a pseudo-terminal: ") + std::strerror(errno));
+  for (const int fd : {outer, inner}) fcntl(fd, F_SETFD, FD_CLOEXEC);
+  return {{real_file_system(), outer}, {real_file_system(), inner}};
+}
 
 struct LineEditor::Edit {
   const GracefulStop& stop;
   const Expand expand;
   HistoryFile file;
-  const UnseenTerminal unseen;
+  const UnseenTerminal unseen = open_unseen_terminal();
   HeldTerminal terminal;
   LineDrawing drawing;
   std::FILE* const nowhere = std::fopen("/dev/null", "w");
@@ -131,7 +128,8 @@ struct LineEditor::Edit {
     ::history(history, &event, H_SETUNIQUE, 1);
     if (file.shorten()) ::history(history, &event, H_LOAD, file.path().c_str());
     if (!nowhere) fail_file("open", "/dev/null");
-    line = el_init_fd("dsv32", stdin, nowhere, nowhere, unseen.fd(), unseen.fd(), unseen.fd());
+    line = el_init_fd("dsv32", stdin, nowhere, nowhere, unseen.inner.get(), unseen.inner.get(),
+                      unseen.inner.get());
     set_up();
   }
 

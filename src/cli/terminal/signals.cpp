@@ -121,9 +121,7 @@ void install_signal_handlers() {
   struct sigaction action {};
   action.sa_handler = on_signal;
   for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) sigaddset(&action.sa_mask, number);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-  sigaction(SIGUSR1, &action, nullptr);
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) sigaction(number, &action, nullptr);
   if (!is_ignored(SIGHUP)) sigaction(SIGHUP, &action, nullptr);  // nohup ignores it
   signal(SIGPIPE, SIG_DFL);
   signal(SIGXFSZ, SIG_IGN);  // then the write that exceeds a limit fails with a clearer error
