@@ -113,22 +113,6 @@ std::optional<uint64_t> JsonFields::seed(const std::string& key) {
   return static_cast<uint64_t>(number);
 }
 
-void JsonFields::read(const GenerationOption& option, GenerationOptions& options) {
-  const auto read = [&](auto* value) {
-    using T = std::remove_pointer_t<decltype(value)>;
-    if constexpr (std::is_same_v<T, bool>)
-      *value = truth(option.name).value_or(*value);
-    else if constexpr (std::is_same_v<T, uint64_t>)
-      *value = seed(option.name).value_or(*value);
-    else if constexpr (std::is_same_v<T, float>)
-      *value = static_cast<T>(number(option.name, option.least, option.most).value_or(double{*value}));
-    else if constexpr (std::is_same_v<T, int64_t>)
-      *value =
-          integer(option.name, static_cast<T>(option.least), static_cast<T>(option.most)).value_or(*value);
-  };
-  std::visit(read, option.field(options));
-}
-
 std::string JsonFields::shown(const Json& value) { return visible(json_text(value), false, 40); }
 
 void JsonFields::refuse_unknown() const {

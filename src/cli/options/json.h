@@ -11,7 +11,6 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "engine/request.h"
 #include "text/json.h"
 
 namespace dsv32 {
@@ -49,8 +48,6 @@ class JsonFields {
   std::optional<double> number(const std::string& key, double least, double most);
   std::optional<int64_t> integer(const std::string& key, int64_t least, int64_t most);
   std::optional<uint64_t> seed(const std::string& key);
-  // Sets an option that is no list from the field of its name; if that is absent, the option keeps its value.
-  void read(const GenerationOption& option, GenerationOptions& options);
 
   // The field's name in messages.
   std::string name_of(const std::string& key) const { return prefix_ + key; }

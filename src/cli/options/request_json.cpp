@@ -85,10 +85,22 @@ void read_seed(JsonFields& body, ChatRequest& request) {
   request.options.sampling.seed = seed.value_or(request.options.sampling.seed);
 }
 
+// Where the field is absent, the option, which is a number, keeps its value.
+void read_number(JsonFields& body, const GenerationOption& option, GenerationOptions& options) {
+  const GenerationOption::Field field = option.field(options);
+  if (const auto number = std::get_if<float*>(&field)) {
+    **number = static_cast<float>(body.number(option.name, option.least, option.most).value_or(**number));
+  } else {
+    int64_t& integer = *std::get<int64_t*>(field);
+    const auto least = static_cast<int64_t>(option.least), most = static_cast<int64_t>(option.most);
+    integer = body.integer(option.name, least, most).value_or(integer);
+  }
+}
+
 void read_options(JsonFields& body, ChatRequest& request) {
   GenerationOptions& options = request.options;
   for (const GenerationOption& option : generation_options())
-    if (option.is_batch_field) body.read(option, options);
+    if (option.is_batch_field) read_number(body, option, options);
   const std::optional<int64_t> newer = body.integer("max_completion_tokens", -1, kMostTokenLimit);
   options.max_tokens = newer.value_or(options.max_tokens);
   if ((newer || body.find("max_tokens")) && !body.find("max_answer")) options.max_answer = -1;
