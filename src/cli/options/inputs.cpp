@@ -101,6 +101,13 @@ std::string list_of(const std::vector<Candidate>& models) {
   return text;
 }
 
+// The path of the only model of `found`.
+std::string only_one(const std::vector<Candidate>& found, const std::string& if_none,
+                     const std::string& if_several, const char* hint = "") {
+  if (found.size() == 1) return found.front().path;
+  fail(ErrorKind::usage, found.empty() ? if_none : if_several + ": " + list_of(found), hint);
+}
+
 // The model of this name, else the only one with `name` in its place.
 std::string look_up(const std::string& name) {
   const std::vector<Candidate> all = all_models();
@@ -112,23 +119,16 @@ std::string look_up(const std::string& name) {
     });
     if (!fitting.empty()) break;
   }
-  if (fitting.size() == 1) return fitting.front().path;
-  const std::string shown = visible(name, false, 80);
-  if (!fitting.empty())
-    fail(ErrorKind::usage, format("-m %s fits several models: %s", shown.c_str(), list_of(fitting).c_str()));
-  fail(ErrorKind::usage, format("-m %s is neither a file nor a model's name%s", shown.c_str(),
-                                all.empty() ? "" : ("; there are " + list_of(all)).c_str()));
+  const std::string given = "-m " + visible(name, false, 80), there = all.empty() ? "" : "; there are ";
+  return only_one(fitting, given + " is neither a file nor a model's name" + there + list_of(all),
+                  given + " fits several models");
 }
 
 // The one model in a folder that -m or DSV32_MODEL names.
 std::string only_model_in(const std::string& folder) {
-  const std::vector<Candidate> found = models_in(folder);
-  if (found.size() == 1) return found.front().path;
-  const std::string shown = visible(folder);
-  if (found.empty())
-    fail(ErrorKind::usage, format("-m %s is a folder without a model (*.gguf)", shown.c_str()));
-  fail(ErrorKind::usage,
-       format("-m %s is a folder of several models: %s", shown.c_str(), list_of(found).c_str()));
+  const std::string given = "-m " + visible(folder);
+  return only_one(models_in(folder), given + " is a folder without a model (*.gguf)",
+                  given + " is a folder of several models");
 }
 
 bool is_path(const std::string& name) {
@@ -167,12 +167,9 @@ std::string find_model(const Options& options) {
   std::error_code error;
   if (!name.empty() && fs::is_directory(name, error)) return only_model_in(name);
   if (!name.empty()) return is_path(name) ? name : look_up(name);
-  const std::vector<Candidate> found = unnamed_models(options);
-  if (found.size() == 1) return found.front().path;
-  fail(ErrorKind::usage,
-       found.empty() ? "no model is named and models/ holds none"
-                     : "no model is named and there are several: " + list_of(found),
-       "name one with -m FILE or in the environment variable DSV32_MODEL");
+  return only_one(unnamed_models(options), "no model is named and models/ holds none",
+                  "no model is named and there are several",
+                  "name one with -m FILE or in the environment variable DSV32_MODEL");
 }
 
 bool lacks_model(const Options& options) {
