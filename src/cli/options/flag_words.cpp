@@ -84,10 +84,6 @@ std::optional<uint64_t> number_in(const char* variable) {
   return number;
 }
 
-std::string text_of(const Shard& shard) {
-  return format("%llu/%llu, by ", ull(shard.number), ull(shard.n_shards)) + shard.source;
-}
-
 // Sets what the environment says of this process; of the number of shards only if it `has_count` not. With a
 // count that was given the number is taken as it stands: the array may be a part of a former one.
 void take_place(const FlagValue& value, bool has_count, Shard& shard) {
@@ -176,9 +172,10 @@ Shard parse_shard(const FlagValue& value) {
   if ((has_count && !parse_whole(parts[1], shard.n_shards)) || parts.size() > 2 || (!has_count && !is_auto))
     fail_value(value, "I/N, auto or auto/N");
   if (is_auto) take_place(value, has_count, shard);
-  if ((!is_auto && !parse_whole(parts[0], shard.number)) || shard.number >= shard.n_shards)
-    fail_value(value, "I/N with I from 0 to N - 1" + (is_auto ? ": it is " + text_of(shard) : ""));
-  return shard;
+  const bool is_number = is_auto || parse_whole(parts[0], shard.number);
+  if (is_number && shard.number < shard.n_shards) return shard;
+  const std::string found = format(": it is %llu/%llu, by ", ull(shard.number), ull(shard.n_shards));
+  fail_value(value, "I/N with I from 0 to N - 1" + (is_auto ? found + shard.source : ""));
 }
 
 std::vector<double> parse_shares(const FlagValue& value) {

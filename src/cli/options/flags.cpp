@@ -133,11 +133,6 @@ FlagField choice(T& at, const std::string& list) {
             [&at, words] { return words.at(static_cast<size_t>(at)); }};
 }
 
-template <typename T>
-FlagField choice(std::optional<T>& at, const std::string& list) {
-  return {[&at, list](V value) { at = static_cast<T>(parse_word(value, split(list, ' '))); }};
-}
-
 // What `parse` makes of the text.
 template <typename T>
 FlagField parsed(T& at, auto parse) {
@@ -307,7 +302,7 @@ const Flag kAnswering[] = {
      "output",
      "Output", kBatch | kOnce, [](O& o) { return field(o.output_path); }},
     {"thinking", "WHERE", "show: on standard error; hide; stdout: with its tags", "Output", kTalking,
-     [](O& o) { return choice(o.thinking_display, "show hide stdout"); }, "show"},
+     [](O& o) { return choice(o.thinking_display, "show hide stdout"); }},
     {"json", nullptr, "a JSON object on standard output, or a line of it for each prompt, talk or process",
      "Output", kRun | kModel | kPlan | kTokens | kCheck | kCache | kBench | kTalksList | kWarmStatus,
      [](O& o) { return field(o.json); }},
@@ -451,10 +446,8 @@ std::string Flag::text_in(Options options) const {
   return at.text ? at.text() : "";
 }
 
-std::string Flag::default_text() const { return unset ? unset : text_in({}); }
-
 std::string Flag::help() const {
-  const std::string standard = default_text();
+  const std::string standard = unset ? unset : text_in({});
   if (!value) return std::string(about) + (standard == "on" ? " (default)" : "");
   return about + (standard.empty() ? "" : " (default: " + standard + ")");
 }

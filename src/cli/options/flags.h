@@ -92,7 +92,6 @@ struct Flag {
   bool is_once() const { return (commands & kOnce) != 0; }  // the settings file cannot set it
   bool is_of(Command command) const { return commands >> static_cast<unsigned>(command) & 1; }
   std::string text_in(Options options) const;  // of the field's value
-  std::string default_text() const;            // "" when there is none
   std::string help() const;                    // with its default
 };
 

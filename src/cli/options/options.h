@@ -123,13 +123,13 @@ struct Options {
   bool keeps_talk = true;     // chat
   bool keeps_history = true;  // chat: of typed lines
 
-  std::optional<ThinkingDisplay> thinking_display;
+  ThinkingDisplay thinking_display = ThinkingDisplay::show;
   ColorMode color = ColorMode::automatic;
   bool json = false, quiet = false, verbose = false;
   bool is_streamed = false;  // JSON, piece by piece
   // Quiet means nothing but answers and errors, unless --thinking says otherwise.
   ThinkingDisplay shown_thinking() const {
-    return thinking_display.value_or(quiet ? ThinkingDisplay::hide : ThinkingDisplay::show);
+    return quiet && !given.contains("thinking") ? ThinkingDisplay::hide : thinking_display;
   }
 
   WarmUse warm = WarmUse::automatic;
