@@ -281,14 +281,14 @@ BOOST_AUTO_TEST_CASE(pages_that_lead_nowhere_are_removed) {
     const PageFormat format = store_options_of(options).format;
     const auto store = store_of(options);
     // 0x7f is no number in e4m3.
-    const std::vector<uint8_t> rows(static_cast<size_t>(format.rows_page_bytes), 0x7f);
-    const std::vector<uint8_t> keys(static_cast<size_t>(format.n_layers * format.keys_page_bytes), 0x7f);
-    const std::vector<const uint8_t*> layers(static_cast<size_t>(format.n_layers), rows.data());
+    std::vector<uint8_t> rows(static_cast<size_t>(format.rows_page_bytes), 0x7f);
+    std::vector<uint8_t> keys(static_cast<size_t>(format.n_layers * format.keys_page_bytes), 0x7f);
+    PageBytes bytes(static_cast<size_t>(format.n_layers), rows);
+    bytes.emplace_back(keys);
     const std::vector<PageName> names = names_of(base());
     std::vector<NewPage> pages;
     for (size_t i = 0; i < 2; ++i)
-      pages.push_back(
-          {names[i], std::span(base()).subspan(i * kPageTokens, kPageTokens), {layers, keys.data()}});
+      pages.push_back({names[i], std::span(base()).subspan(i * kPageTokens, kPageTokens), bytes});
     BOOST_REQUIRE(store->store(pages) == 2);
   }
   Cold cold(KvType::fp8);

@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(pages_of_any_size_are_stored_and_read) {
     BOOST_REQUIRE(store_prompt(*store, prompt, 4) == 4);
     BOOST_TEST(load_all(*store, options).has(prompt));
     PageMemory memory(sizes, 1);
-    BOOST_TEST(!store->load(PageHash{99}, std::span(prompt).first(64), memory.target(0)));
+    BOOST_TEST(!store->load(PageHash{99}, std::span(prompt).first(64), memory.at(0)));
     BOOST_TEST(std::filesystem::file_size(pages()[0]) == page_bytes());
     BOOST_TEST(page_bytes() % 4096 == 0u);
   }
@@ -74,7 +74,7 @@ BOOST_AUTO_TEST_CASE(other_tokens_under_a_pages_name_are_a_miss) {
   store_prompt(*open(), make_prompt({1}));
   const auto store = open();
   PageMemory memory({}, 1);
-  BOOST_TEST(!store->load(names_of(make_prompt({1}))[0].own, make_prompt({2}), memory.target(0)));
+  BOOST_TEST(!store->load(names_of(make_prompt({1}))[0].own, make_prompt({2}), memory.at(0)));
 }
 
 // The way that file systems without O_DIRECT take, whether they refuse it at the opening or at the reading.
@@ -127,7 +127,7 @@ BOOST_AUTO_TEST_CASE(another_fingerprint_sees_nothing) {
   options = first;
   options.format.rows_page_bytes += 64;  // what a fingerprint must rule out is still not believed
   PageMemory memory({2, 320, 96}, 1);
-  BOOST_TEST(!open()->load(names_of(prompt)[0].own, std::span(prompt).first(64), memory.target(0)));
+  BOOST_TEST(!open()->load(names_of(prompt)[0].own, std::span(prompt).first(64), memory.at(0)));
   options = first;
   store_prompt(*open(), prompt);
   const auto found = load_all(first);
@@ -138,7 +138,7 @@ BOOST_AUTO_TEST_CASE(another_fingerprint_sees_nothing) {
 BOOST_AUTO_TEST_CASE(what_continues_nothing_is_not_stored) {
   const auto prompt = make_prompt({1, 2});
   PageMemory memory({}, 1);
-  const NewPage child{names_of(prompt)[1], std::span(prompt).subspan(64), memory.source(0)};
+  const NewPage child{names_of(prompt)[1], std::span(prompt).subspan(64), memory.at(0)};
   BOOST_TEST(open()->store({&child, 1}) == 0);
   BOOST_TEST(pages().empty());
   BOOST_TEST(warnings.empty());
@@ -183,7 +183,7 @@ BOOST_AUTO_TEST_CASE(threads_load_while_one_stores) {
       for (int i = 0; i < 200; ++i) {
         const size_t page = static_cast<size_t>(i * 7 + t) % names.size();
         expected.fill(prompt, static_cast<int64_t>(page));
-        n_loaded += store->load(names[page].own, std::span(prompt).subspan(page * 64, 64), loaded.target(0));
+        n_loaded += store->load(names[page].own, std::span(prompt).subspan(page * 64, 64), loaded.at(0));
         n_wrong += !(loaded == expected);
         store->record_use({&names[page].own, 1});
       }

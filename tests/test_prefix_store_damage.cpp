@@ -76,8 +76,8 @@ void flip_page_bits(const DamageFixture& fixture, int n_flips) {
     // Half of the flips hit the header's fields.
     flip(bytes, random() % (i % 2 ? bytes.size() * 8 : 400 * 8));
     write_file(fixture.path_of(name), bytes);
-    n_silent += read_page(real_file_system(), folder.get(), format, name, tokens, loaded.target(0)) !=
-                PageFault::damaged;
+    n_silent +=
+        read_page(real_file_system(), folder.get(), format, name, tokens, loaded.at(0)) != PageFault::damaged;
     n_silent += verify_page(real_file_system(), folder.get(), format.folder(), name) != PageFault::damaged;
   }
   BOOST_TEST(n_silent == 0);
@@ -200,8 +200,7 @@ BOOST_AUTO_TEST_CASE(pages_lost_or_replaced_while_the_store_is_open_are_found_ag
   for (const auto& path : pages()) stdfs::remove(path);
   PageMemory memory({}, 1);
   for (size_t i = 0; i < 3; ++i)
-    BOOST_TEST(
-        !store->load(names_of(prompt)[i].own, std::span(prompt).subspan(i * 64, 64), memory.target(0)));
+    BOOST_TEST(!store->load(names_of(prompt)[i].own, std::span(prompt).subspan(i * 64, 64), memory.at(0)));
   BOOST_TEST(store->n_pages() == 0);
   BOOST_TEST(store_prompt(*store, make_prompt({1, 4})) == 2);
   for (const auto& [path, bytes] : files) write_file(path, bytes);
@@ -216,7 +215,7 @@ BOOST_AUTO_TEST_CASE(a_directory_removed_while_it_is_open_is_a_miss) {
   const auto store = open();
   stdfs::remove_all(options.directory);
   PageMemory memory({}, 1);
-  BOOST_TEST(!store->load(names_of(prompt)[0].own, std::span(prompt).first(64), memory.target(0)));
+  BOOST_TEST(!store->load(names_of(prompt)[0].own, std::span(prompt).first(64), memory.at(0)));
   BOOST_TEST(store_prompt(*store, make_prompt({7})) == 0);
   BOOST_TEST(warnings.size() <= 3u);
 }

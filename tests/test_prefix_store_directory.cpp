@@ -213,9 +213,8 @@ BOOST_AUTO_TEST_CASE(what_is_no_file_in_a_pages_place_gives_way) {
     const auto store = open();
     PageMemory memory({}, 1);
     for (size_t i = 0; i < 2; ++i)
-      BOOST_TEST(
-          !store->load(names_of(prompt)[i].own, std::span(prompt).subspan(i * 64, 64), memory.target(0)),
-          oddity.what);
+      BOOST_TEST(!store->load(names_of(prompt)[i].own, std::span(prompt).subspan(i * 64, 64), memory.at(0)),
+                 oddity.what);
     BOOST_TEST(warnings.size() == (stays ? 0u : 1u), oddity.what);
     store_prompt(*store, prompt);
     BOOST_TEST(load_all(*store, options).has(prompt) == !stays, oddity.what);

@@ -52,9 +52,9 @@ BOOST_AUTO_TEST_CASE(what_another_process_evicted_is_a_quiet_miss) {
   prune(0);
   BOOST_TEST(pages().empty());
   PageMemory memory({}, 1);
-  BOOST_TEST(!reader->load(names_of(prompt)[0].own, std::span(prompt).first(64), memory.target(0)));
+  BOOST_TEST(!reader->load(names_of(prompt)[0].own, std::span(prompt).first(64), memory.at(0)));
   memory.fill(prompt, 1);
-  const NewPage child{names_of(prompt)[1], std::span(prompt).subspan(64), memory.source(0)};
+  const NewPage child{names_of(prompt)[1], std::span(prompt).subspan(64), memory.at(0)};
   BOOST_TEST(reader->store({&child, 1}) == 0);  // a child of nothing
   BOOST_TEST(pages().empty());
   BOOST_TEST(store_prompt(*reader, prompt) == 2);

@@ -107,7 +107,7 @@ void use_all(const PageStoreOptions& options, const std::vector<PageName>& names
   const auto store = open_store(options, real_file_system(), [](const std::string&) {});
   if (!store) return;
   for (size_t i = 0; i < names.size(); ++i) {
-    store->load(names[i].own, prompt.subspan(i * 64, 64), memory.target(0));
+    store->load(names[i].own, prompt.subspan(i * 64, 64), memory.at(0));
     store->record_use({&names[i].own, 1});
   }
   try {

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <new>
 #include <type_traits>
 
@@ -44,19 +42,16 @@ Sum sum_of(const void* bytes, size_t n_bytes) {
   return std::to_array(sum.digest);
 }
 
-struct Free {
-  void operator()(uint8_t* memory) const { std::free(memory); }
+struct alignas(kBlock) Block {
+  uint8_t bytes[kBlock];
 };
 
-// This thread's: fresh memory costs as much time as a checksum, or as the disk.
+// This thread's: fresh memory costs as much time as a checksum, or as the disk. n_bytes: at least a block.
 std::span<uint8_t> buffer(uint64_t n_bytes) {
-  thread_local std::unique_ptr<uint8_t[], Free> bytes;
-  thread_local uint64_t n_allocated = 0;
-  if (n_allocated < n_bytes) {
-    bytes.reset(static_cast<uint8_t*>(std::aligned_alloc(kBlock, (n_bytes + kBlock - 1) / kBlock * kBlock)));
-    n_allocated = bytes ? n_bytes : 0;
-  }
-  return bytes ? std::span(bytes.get(), n_bytes) : throw std::bad_alloc();
+  thread_local std::vector<Block> blocks;
+  const uint64_t n_blocks = (n_bytes + kBlock - 1) / kBlock;
+  if (blocks.size() < n_blocks) blocks = std::vector<Block>(n_blocks);
+  return {blocks.front().bytes, n_bytes};
 }
 
 // The header with which a file of these bytes must begin.
@@ -72,13 +67,6 @@ Header header_of(const PageFormat& format, const PageName& name, std::span<const
   header.data_sum = sum_of(&file[kBlock], file.size() - kBlock);
   header.sum = sum_of(&header, offsetof(Header, sum));
   return header;
-}
-
-// Calls visit(part of a page's memory, its bytes) in the order of the file.
-template <typename Byte, typename Visit>
-void for_parts(const PageFormat& format, const PageBytes<Byte>& page, const Visit& visit) {
-  for (Byte* rows : page.rows) visit(rows, static_cast<size_t>(format.rows_page_bytes));
-  visit(page.keys, static_cast<size_t>(format.n_layers * format.keys_page_bytes));
 }
 
 // EIO alone means that the file is damaged; other errors may pass.
@@ -162,14 +150,17 @@ uint64_t PageFormat::file_bytes() const {
 }
 
 PageFault read_page(FileSystem& fs, int folder, const PageFormat& format, const PageName& name,
-                    std::span<const int32_t> tokens, const PageBytes<uint8_t>& target) {
+                    std::span<const int32_t> tokens, const PageBytes& target) {
   const std::span<uint8_t> bytes = buffer(format.file_bytes());
   const PageFault fault = read_file(fs, folder, name.file(), bytes);
   if (fault != PageFault::none) return fault;
   const Header header = header_of(format, name, tokens, bytes);
   if (std::memcmp(&header, bytes.data(), kBlock) != 0) return PageFault::damaged;
   const uint8_t* from = &bytes[kBlock];
-  for_parts(format, target, [&](uint8_t* to, size_t n) { std::copy_n(from, n, to), from += n; });
+  for (const std::span<uint8_t> part : target) {
+    std::copy_n(from, part.size(), part.begin());
+    from += part.size();
+  }
   return PageFault::none;
 }
 
@@ -194,7 +185,7 @@ int write_page(FileSystem& fs, int folder, const PageFormat& format, const NewPa
   if (result != -ENOENT) return result == 0 ? -EEXIST : result;
   const std::span<uint8_t> bytes = buffer(format.file_bytes());
   uint8_t* to = &bytes[kBlock];
-  for_parts(format, page.bytes, [&](const uint8_t* from, size_t n) { to = std::copy_n(from, n, to); });
+  for (const std::span<uint8_t> part : page.bytes) to = std::ranges::copy(part, to).out;
   std::fill(to, bytes.data() + bytes.size(), 0);
   const Header header = header_of(format, page.name, page.tokens, bytes);
   std::memcpy(bytes.data(), &header, kBlock);

@@ -44,17 +44,14 @@ struct PageFormat {
   uint64_t file_bytes() const;
 };
 
-// Where the bytes of a page lie in memory.
-template <typename Byte>
-struct PageBytes {
-  std::span<Byte* const> rows;  // [n_layers], rows_page_bytes each
-  Byte* keys = nullptr;         // [n_layers * keys_page_bytes]
-};
+// Where the bytes of a page lie in memory: n_layers parts of rows_page_bytes, and one of n_layers *
+// keys_page_bytes.
+using PageBytes = std::vector<std::span<uint8_t>>;
 
 struct NewPage {
   PageName name;
   std::span<const int32_t> tokens;  // [kPageTokens]
-  PageBytes<const uint8_t> bytes;
+  PageBytes bytes;
 };
 
 enum class PageFault {
@@ -66,7 +63,7 @@ enum class PageFault {
 
 // Reads and verifies a page; writes to `target` only if it is whole.
 PageFault read_page(FileSystem& fs, int folder, const PageFormat& format, const PageName& name,
-                    std::span<const int32_t> tokens, const PageBytes<uint8_t>& target);
+                    std::span<const int32_t> tokens, const PageBytes& target);
 
 // Verifies a file by its name and by the folder's.
 PageFault verify_page(FileSystem& fs, int folder, const std::string& folder_name, const PageName& name);

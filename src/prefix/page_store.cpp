@@ -88,8 +88,7 @@ void PageStore::warn_once(const std::string& reason) {
 
 // --- loading -------------------------------------------------------------------------------------
 
-bool PageStore::load(const PageHash& page, std::span<const int32_t> tokens,
-                     const PageBytes<uint8_t>& target) {
+bool PageStore::load(const PageHash& page, std::span<const int32_t> tokens, const PageBytes& target) {
   return or_miss([&] {
     if (!has(page)) return false;
     const OwnedFd folder = open_folder();

@@ -50,7 +50,7 @@ class PageStore {
 
   // Reads a page that is there. A damaged one is removed with a warning; for a vanished one, false without a
   // warning. Any thread.
-  bool load(const PageHash& page, std::span<const int32_t> tokens, const PageBytes<uint8_t>& target);
+  bool load(const PageHash& page, std::span<const int32_t> tokens, const PageBytes& target);
 
   // Stores consecutive pages of a prompt; the first one begins the prompt, or continues a page that is there.
   // Evicts to stay under the limits. Returns how many of them are there then, durably.

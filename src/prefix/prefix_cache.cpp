@@ -53,11 +53,13 @@ PrefixCache::~PrefixCache() {
   pool_->set_reclaim({});
 }
 
-// The rows of a page, by layer.
-std::vector<uint8_t*> PrefixCache::rows_of(const LatentCache& pool, const PoolPage& page) {
-  std::vector<uint8_t*> rows;
-  for (int64_t layer = 0; layer < pool.plan().n_layers; ++layer) rows.push_back(pool.page_rows(page, layer));
-  return rows;
+PageBytes PrefixCache::bytes_of(const LatentCache& pool, const PoolPage& page, std::vector<uint8_t>& keys) {
+  const auto n_bytes = static_cast<size_t>(kPageTokens * pool.plan().layout.row_bytes());
+  PageBytes bytes;
+  for (int64_t layer = 0; layer < pool.plan().n_layers; ++layer)
+    bytes.emplace_back(pool.page_rows(page, layer), n_bytes);
+  bytes.emplace_back(keys);
+  return bytes;
 }
 
 // --- the store -----------------------------------------------------------------------------------
@@ -221,19 +223,11 @@ void PrefixCache::store_waiting(bool waits) {
     if (now != fingerprint_) remove_stored();
     const std::shared_ptr<StoreJob> job = next_job();
     if (!job) return;
-    const auto write = [job, store = store_, pool = pool_] {
-      job->is_complete = or_miss([&] {
-        std::vector<std::vector<uint8_t*>> rows;
-        std::vector<NewPage> pages;
-        for (size_t i = 0; i < job->pages.size(); ++i) {
-          rows.push_back(rows_of(*pool, job->pages[i]));
-          pages.push_back({job->names[i], page_of(job->tokens, i), {rows[i], job->keys[i].data()}});
-        }
-        return store->store(pages) == std::ssize(pages);
-      });
+    const auto write = [job, store = store_, pool = pool_] {  // co-owns what the pages lie in
+      job->is_complete = store->store(job->pages) == std::ssize(job->pages);
       job->is_done = true;
     };
-    for (const PoolPage& page : job->pages) pool_->retain(page);
+    for (const PoolPage& page : job->held) pool_->retain(page);
     writing_ = job;
     if (!or_miss([&] { return writer_->run(write); })) job->is_done = true;
   }
@@ -250,9 +244,9 @@ int64_t PrefixCache::take_back_write(bool waits) {
   }
   if (!writing_ || !is_done()) return 0;
   const std::shared_ptr<StoreJob> job = std::exchange(writing_, nullptr);
-  for (const PoolPage& page : job->pages) pool_->release(page);
+  for (const PoolPage& page : job->held) pool_->release(page);
   if (!job->is_complete) to_store_.clear();  // what the disk refuses is not offered again
-  return std::ssize(job->pages);
+  return std::ssize(job->held);
 }
 
 // The first run of pages that are in memory and not on disk; null: there is none.
@@ -267,13 +261,14 @@ std::shared_ptr<PrefixCache::StoreJob> PrefixCache::next_job() {
     while (end < n_pages && end < first + kJobPages && !is_stored(end)) ++end;
     if (first == end) continue;
     const auto job = std::make_shared<StoreJob>();
-    for (size_t i = first; i < end; ++i) {
-      job->names.push_back({i > 0 ? match.pages[i - 1].hash : PageHash{}, match.pages[i].hash});
-      job->pages.push_back(match.pages[i].pool);
-    }
+    for (size_t i = first; i < end; ++i) job->held.push_back(match.pages[i].pool);
     const auto tokens = to_store_.front().begin();
     job->tokens.assign(tokens + first * kPageTokens, tokens + end * kPageTokens);
-    job->keys = pool_->download_keys(job->pages);
+    job->keys = pool_->download_keys(job->held);
+    for (size_t i = first, at = 0; i < end; ++i, ++at)
+      job->pages.push_back({{i > 0 ? match.pages[i - 1].hash : PageHash{}, match.pages[i].hash},
+                            page_of(job->tokens, at),
+                            bytes_of(*pool_, job->held[at], job->keys[at])});
     return job;
   }
   return nullptr;

@@ -128,10 +128,10 @@ class PrefixCache {
   };
   // A run of consecutive pages that is being stored.
   struct StoreJob {
-    std::vector<PageName> names;
-    std::vector<PoolPage> pages;
-    std::vector<int32_t> tokens;             // [pages, kPageTokens]
-    std::vector<std::vector<uint8_t>> keys;  // [pages][n_layers, key_page_bytes]
+    std::vector<PoolPage> held;
+    std::vector<int32_t> tokens;             // [held, kPageTokens]
+    std::vector<std::vector<uint8_t>> keys;  // [held][n_layers, key_page_bytes]
+    std::vector<NewPage> pages;              // [held], in the three above
     std::atomic<bool> is_done = false, is_complete = false;
   };
 
@@ -148,7 +148,7 @@ class PrefixCache {
   void give_up(ReadJob& job);
   int64_t take_back_reads();
 
-  static std::vector<uint8_t*> rows_of(const LatentCache& pool, const PoolPage& page);
+  static PageBytes bytes_of(const LatentCache& pool, const PoolPage& page, std::vector<uint8_t>& keys);
   void store_waiting(bool waits);
   void stop_storing();
   int64_t take_back_write(bool waits);

@@ -110,7 +110,7 @@ void PrefixCache::load_page(ReadJob& job, int64_t i, PageStore& store, LatentCac
   const bool is_there = or_miss([&] {
     read.keys.resize(key_bytes(pool.plan()));
     const Tokens tokens = page_of(job.path, static_cast<size_t>(job.first_page + i));
-    return store.load(read.page.hash, tokens, {rows_of(pool, read.page.pool), read.keys.data()});
+    return store.load(read.page.hash, tokens, bytes_of(pool, read.page.pool, read.keys));
   });
   read.state = is_there ? PageRead::there : PageRead::failed;
 }

@@ -13,47 +13,42 @@
 namespace dsv32 {
 namespace {
 
-void fill_bytes(uint8_t* to, int64_t n_bytes, uint64_t seed) {
-  for (int64_t i = 0; i < n_bytes; i += 8) {
+void fill_bytes(std::span<uint8_t> to, uint64_t seed) {
+  for (size_t i = 0; i < to.size(); i += 8) {
     const uint64_t word = (seed += 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9;
     const uint64_t mixed = word ^ (word >> 29);
-    std::memcpy(to + i, &mixed, static_cast<size_t>(std::min<int64_t>(8, n_bytes - i)));
+    std::memcpy(&to[i], &mixed, std::min<size_t>(8, to.size() - i));
   }
 }
 
 }  // namespace
 
-PageMemory::PageMemory(const PageSizes& sizes, int64_t n_pages) : sizes_(sizes), n_pages_(n_pages) {
+PageMemory::PageMemory(const PageSizes& sizes, int64_t n_pages) {
   const int64_t page_bytes = sizes.n_layers * (sizes.rows_page_bytes + sizes.keys_page_bytes);
   bytes_.resize(static_cast<size_t>(n_pages * page_bytes));
   trash();
-  for (int64_t page = 0; page < n_pages; ++page)
-    for (int64_t layer = 0; layer < sizes.n_layers; ++layer)
-      rows_.push_back(bytes_.data() + page * page_bytes + layer * sizes.rows_page_bytes);
-  const_rows_.assign(rows_.begin(), rows_.end());
+  std::span<uint8_t> left(bytes_);
+  const auto take = [&](int64_t n_bytes) {
+    const std::span<uint8_t> part = left.first(static_cast<size_t>(n_bytes));
+    left = left.subspan(part.size());
+    return part;
+  };
+  for (int64_t page = 0; page < n_pages; ++page) {
+    PageBytes& parts = pages_.emplace_back();
+    for (int64_t layer = 0; layer < sizes.n_layers; ++layer) parts.push_back(take(sizes.rows_page_bytes));
+    parts.push_back(take(sizes.n_layers * sizes.keys_page_bytes));
+  }
 }
 
-uint8_t* PageMemory::keys_at(int64_t page) const {
-  return rows_[static_cast<size_t>(page * sizes_.n_layers)] + sizes_.n_layers * sizes_.rows_page_bytes;
-}
-
-PageBytes<uint8_t> PageMemory::target(int64_t page) {
-  const auto n = static_cast<size_t>(sizes_.n_layers);
-  return {std::span(rows_).subspan(static_cast<size_t>(page) * n, n), keys_at(page)};
-}
-PageBytes<const uint8_t> PageMemory::source(int64_t page) const {
-  const auto n = static_cast<size_t>(sizes_.n_layers);
-  return {std::span(const_rows_).subspan(static_cast<size_t>(page) * n, n), keys_at(page)};
-}
+PageBytes PageMemory::at(int64_t page) const { return pages_[static_cast<size_t>(page)]; }
 
 void PageMemory::fill(std::span<const int32_t> prompt, int64_t first_page) {
-  for (int64_t page = 0; page < n_pages_; ++page) {
+  for (int64_t page = 0; page < std::ssize(pages_); ++page) {
     const auto before = prompt.first(static_cast<size_t>((first_page + page + 1) * kPageTokens));
     const uint64_t seed = XXH3_64bits(before.data(), before.size_bytes());
-    for (int64_t layer = 0; layer < sizes_.n_layers; ++layer)
-      fill_bytes(rows_[static_cast<size_t>(page * sizes_.n_layers + layer)], sizes_.rows_page_bytes,
-                 seed + static_cast<uint64_t>(layer) * 1000);
-    fill_bytes(keys_at(page), sizes_.n_layers * sizes_.keys_page_bytes, ~seed);
+    const PageBytes parts = at(page);
+    for (size_t layer = 0; layer + 1 < parts.size(); ++layer) fill_bytes(parts[layer], seed + layer * 1000);
+    fill_bytes(parts.back(), ~seed);
   }
 }
 
@@ -109,7 +104,7 @@ int64_t store_prompt(PageStore& store, std::span<const int32_t> prompt, int64_t 
     std::vector<NewPage> pages;
     for (int64_t i = 0; i < n; ++i) {
       const auto page = static_cast<size_t>(n_stored + i);
-      pages.push_back({names[page], prompt.subspan(page * kPageTokens, kPageTokens), memory.source(i)});
+      pages.push_back({names[page], prompt.subspan(page * kPageTokens, kPageTokens), memory.at(i)});
     }
     const int64_t n_there = store.store(pages);
     n_stored += n_there;
@@ -153,7 +148,7 @@ Contents load_all(PageStore& store, const PageStoreOptions& options) {
       std::vector<int32_t> prompt = reached[i].second;
       prompt.insert(prompt.end(), tokens.begin(), tokens.end());
       if (!tokens.empty()) expected.fill(prompt, std::ssize(prompt) / kPageTokens - 1);
-      if (tokens.empty() || !store.load(name.own, tokens, loaded.target(0))) {
+      if (tokens.empty() || !store.load(name.own, tokens, loaded.at(0))) {
         ++contents.n_missed;
         continue;
       }

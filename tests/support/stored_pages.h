@@ -24,19 +24,14 @@ struct PageSizes {
 class PageMemory {
  public:
   PageMemory(const PageSizes& sizes, int64_t n_pages);
-  PageBytes<uint8_t> target(int64_t page);
-  PageBytes<const uint8_t> source(int64_t page) const;
+  PageBytes at(int64_t page) const;
   void fill(std::span<const int32_t> prompt, int64_t first_page);  // with the pages of `prompt`
   void trash();
   bool operator==(const PageMemory& other) const;  // of the same sizes
 
  private:
-  PageSizes sizes_;
-  int64_t n_pages_;
-  std::vector<uint8_t> bytes_;              // [n_pages, n_layers, rows_page_bytes + keys_page_bytes]
-  std::vector<uint8_t*> rows_;              // [n_pages, n_layers]
-  std::vector<const uint8_t*> const_rows_;  // the same
-  uint8_t* keys_at(int64_t page) const;
+  std::vector<uint8_t> bytes_;    // [n_pages, n_layers, rows_page_bytes + keys_page_bytes]
+  std::vector<PageBytes> pages_;  // [n_pages]
 };
 
 // In /dev/shm where that can be written, since tests sync often.
