@@ -50,10 +50,8 @@ struct Digested {
 // Of a model that is hashed before anything else, remembered however new it is.
 Digested digest(const std::vector<std::string>& paths, const std::string& directory = {},
                 size_t n_threads = 1) {
-  const ModelDigest found(Parts(paths).files, {.directory = directory,
-                                               .most_hashed_first = kEverything,
-                                               .n_threads = n_threads,
-                                               .settled = std::chrono::nanoseconds(0)});
+  const ModelDigest found(Parts(paths).files, {.directory = directory, .most_hashed_first = kEverything},
+                          n_threads, std::chrono::nanoseconds(0));
   return {found.value(), found.n_bytes_hashed()};
 }
 
@@ -132,7 +130,7 @@ BOOST_AUTO_TEST_CASE(threads_and_the_background_do_not_show) {
   const Digested alone = digest({path});
   BOOST_REQUIRE(alone.value);
   BOOST_TEST((digest({path}, {}, 3).value == alone.value));
-  const ModelDigest beside(Parts({path}).files, {.n_threads = 2});
+  const ModelDigest beside(Parts({path}).files, {.most_hashed_first = 0}, 2);
   while (!beside.value()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   BOOST_TEST((beside.value() == alone.value));
   write_file(path, random_bytes(1000, 1));
@@ -251,8 +249,8 @@ BOOST_AUTO_TEST_CASE(hashing_goes_on_where_it_ended) {
   fs::resize_file(path, n_bytes);
   uint64_t n_first = 0;
   {
-    const ModelDigest ended(Parts({path}).files,
-                            {.directory = cache, .settled = std::chrono::nanoseconds(0)});
+    const ModelDigest ended(Parts({path}).files, {.directory = cache, .most_hashed_first = 0}, 1,
+                            std::chrono::nanoseconds(0));
     while (ended.n_bytes_hashed() < 2 * ModelDigest::kPieceBytes)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     n_first = ended.n_bytes_hashed();
@@ -270,7 +268,7 @@ BOOST_AUTO_TEST_CASE(without_memory_there_is_no_digest_at_worst) {
   const std::optional<Hash256> expected = digest({dir.file("model")}).value;
   for (const uint64_t most_hashed_first : {uint64_t{0}, kEverything})
     for (const bool lasts : {false, true}) {
-      const ModelDigestOptions options{.directory = dir.file("cache"),
+      const PrefixCacheOptions options{.directory = dir.file("cache"),
                                        .most_hashed_first = most_hashed_first};
       bool has_failed = true;
       for (int64_t n = 0; has_failed; ++n) {

@@ -413,7 +413,7 @@ BOOST_AUTO_TEST_CASE(a_size_has_a_unit) {
     BOOST_TEST(contains(complaint(Command::run, {flag, "24"}), "takes a size such as 512M or 40G"));
     BOOST_TEST(complaint(Command::run, {flag, "1048576"}).empty());
   }
-  BOOST_TEST(run_options({"--cache-size", "0"}).cache.max_bytes.value() == 0u);
+  BOOST_TEST(run_options({"--cache-size", "0"}).cache.limits.max_bytes.value() == 0u);
   const auto of_machine = [](const char* on) { return complaint(Command::inspect_plan, {"--on", on}); };
   BOOST_TEST(contains(of_machine("24+256G"), "lacks a unit of memory"));
   BOOST_TEST(contains(of_machine("2x4080+256G"), "GPUs, by memory or name (RTX3090, "));

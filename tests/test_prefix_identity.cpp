@@ -54,7 +54,7 @@ BOOST_AUTO_TEST_CASE(only_the_same_model_finds_its_pages) {
   };
   EngineOptions same = options_in(cache);
   same.cache->write = WritePolicy::write_back;
-  same.cache->max_bytes = 1 << 30;
+  same.cache->limits.max_bytes = 1 << 30;
   same.context = 450, same.n_threads = 1, same.chunk = 100, same.topk_buffer = 40;
   const std::string moved = dir.file("moved.gguf");
   std::filesystem::copy_file(tiny_path(), moved);

@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(the_same_tokens_are_written_once) {
 BOOST_AUTO_TEST_CASE(another_fingerprint_sees_nothing) {
   const auto prompt = make_prompt({1, 2});
   store_prompt(*open(), prompt);
-  const PageStoreOptions first = options;
+  const StoreOptions first = options;
   options.format.fingerprint[31] ^= 1;
   BOOST_TEST(load_all(options)->prompts.empty());
   store_prompt(*open(), make_prompt({3}));

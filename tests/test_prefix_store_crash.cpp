@@ -36,7 +36,7 @@ const std::vector<std::vector<int32_t>>& some_prompts() {
   return prompts;
 }
 
-void store_some(const PageStoreOptions& options, FileSystem& fs) {
+void store_some(const StoreOptions& options, FileSystem& fs) {
   const auto store = open_store(options, fs, {});
   if (!store) return;
   for (const auto& prompt : some_prompts()) {
@@ -47,7 +47,7 @@ void store_some(const PageStoreOptions& options, FileSystem& fs) {
   }
 }
 
-void check_after_crash(const PageStoreOptions& options, const char* when) {
+void check_after_crash(const StoreOptions& options, const char* when) {
   const auto found = load_all(options);
   BOOST_REQUIRE_MESSAGE(found, "refused after " << when);
   BOOST_TEST(found->n_wrong == 0, when);
@@ -69,7 +69,7 @@ void kill_at_every_call(int n_rounds, bool is_tight) {
   int64_t n_points = 0, n_killed = 0;
   for (int round = 0; round < n_rounds; ++round)
     for (int64_t point = round;; point += kApart) {
-      PageStoreOptions options = store_options(dir->file(format("kill_%d_%ld", round, point)));
+      StoreOptions options = store_options(dir->file(format("kill_%d_%ld", round, point)));
       // A round begins with a cache that holds something; where it is tight, storing evicts.
       if (round % 2) store_prompt(*open_store(options, real_file_system(), {}), make_prompt({8, 9}));
       options.limits.max_bytes = is_tight ? 40'000 : 10'000'000;
@@ -114,7 +114,7 @@ struct Shared {
   std::atomic<int64_t> n_stored, n_loaded, n_wrong;
 };
 
-int store_and_load_for_ever(const PageStoreOptions& options, unsigned seed, Shared& shared) {
+int store_and_load_for_ever(const StoreOptions& options, unsigned seed, Shared& shared) {
   std::mt19937 random(seed);
   for (;;) {
     const auto store = open_store(options, real_file_system(), {});
@@ -132,7 +132,7 @@ int store_and_load_for_ever(const PageStoreOptions& options, unsigned seed, Shar
 
 void kill_at_any_time(int n_kills) {
   const auto dir = make_store_dir();
-  PageStoreOptions options = store_options(dir->file("cache"));
+  StoreOptions options = store_options(dir->file("cache"));
   options.limits.max_bytes = 150'000;
   void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   BOOST_REQUIRE(memory != MAP_FAILED);
@@ -185,8 +185,8 @@ struct Losses {
 // would.
 Losses lose_power_at_every_call(SyncKind broken, bool is_late, int n_mixed) {
   const auto dir = make_store_dir();
-  const PageStoreOptions options = store_options(dir->file("cache"));
-  PageStoreOptions painted = options;
+  const StoreOptions options = store_options(dir->file("cache"));
+  StoreOptions painted = options;
   painted.directory = dir->file("picture");
   PowerLossFileSystem fs(options.directory);
   fs.broken = broken;

@@ -184,7 +184,7 @@ BOOST_AUTO_TEST_CASE(files_in_the_wrong_place_are_misses) {
   is_a_miss("a page behind another parent", 1);
 
   // In the folder of another fingerprint it is worth nothing.
-  PageStoreOptions other = options;
+  StoreOptions other = options;
   other.format.fingerprint.fill(9);
   const std::string folder = options.directory + "/" + other.format.folder();
   stdfs::create_directory(folder);

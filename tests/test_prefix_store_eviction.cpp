@@ -98,7 +98,7 @@ BOOST_AUTO_TEST_CASE(rings_of_names_leave_first) {
 // T17: one limit for all models, foreign files included; sampled after every store.
 BOOST_AUTO_TEST_CASE(two_models_share_one_limit) {
   options.limits.max_bytes = 40 * page_bytes() + 150'000;
-  PageStoreOptions other_options = options;
+  StoreOptions other_options = options;
   other_options.format.fingerprint.fill(9);
   const auto one = open(), other = open_store(other_options, real_file_system(), {});
   std::filesystem::create_directory(options.directory + "/mine");

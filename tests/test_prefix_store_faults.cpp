@@ -102,8 +102,8 @@ BOOST_AUTO_TEST_CASE(time_outs_and_stale_handles_are_misses_and_delete_nothing) 
 namespace {
 
 // All that a run asks of the store, with evictions.
-void use_all(const PageStoreOptions& options, const std::vector<PageName>& names,
-             std::span<const int32_t> prompt, PageMemory& memory) {
+void use_all(const StoreOptions& options, const std::vector<PageName>& names, std::span<const int32_t> prompt,
+             PageMemory& memory) {
   const auto store = open_store(options, real_file_system(), [](const std::string&) {});
   if (!store) return;
   for (size_t i = 0; i < names.size(); ++i) {

@@ -77,7 +77,7 @@ namespace {
 
 // Each child does what a busy user does, at random; some empty the cache or lose a page. The longest call
 // counts.
-int work_at_random(const PageStoreOptions& options, unsigned seed, double seconds) {
+int work_at_random(const StoreOptions& options, unsigned seed, double seconds) {
   std::mt19937 random(seed);
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   double longest = 0;
@@ -138,7 +138,7 @@ BOOST_AUTO_TEST_CASE(processes_agree_for_minutes,
 namespace {
 
 // Stores one page and stops at the first call of this kind.
-int store_and_stop_at(const PageStoreOptions& options, FileOp op) {
+int store_and_stop_at(const StoreOptions& options, FileOp op) {
   FaultFileSystem fs;
   bool is_armed = false;
   fs.on_call = [&](int64_t, FileOp made) -> std::optional<int> {
@@ -191,7 +191,7 @@ BOOST_AUTO_TEST_CASE(processes_together_keep_the_limit) {
   std::vector<pid_t> children;
   for (unsigned i = 0; i < kProcesses; ++i)
     children.push_back(fork_child([&, i] {
-      PageStoreOptions own = options;
+      StoreOptions own = options;
       own.format.fingerprint.fill(static_cast<uint8_t>(i));
       const auto store = open_store(own, real_file_system(), {});
       if (!store) return 3;

@@ -21,7 +21,7 @@ BOOST_AUTO_TEST_CASE(a_full_cache_is_known_at_once) {
   double best = 1e9;
   for (int round = 0; round < 3; ++round) {
     const std::clock_t start = std::clock();  // of the CPU: neighbours of this core do not count
-    const auto store = PageStore::open(options, real_file_system(), {});
+    const auto store = PageStore::open(options, options.format);
     BOOST_TEST(store->n_pages() == 20'481);
     best = std::min(best, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
   }

@@ -66,16 +66,15 @@ size_t hashing_threads(bool computes_on_cpu) {
 PrefixCache::Identity identity_of(const GgufFile& file, const PrefixCacheOptions& options,
                                   const CacheLayout& layout, const std::string& numerics) {
   if (options.directory.empty()) return {};
-  const ModelDigestOptions hashing{.directory = options.directory,
-                                   .files = options.files,
-                                   .most_hashed_first = options.most_hashed_first,
-                                   .n_threads = hashing_threads(numerics.starts_with("cpu/"))};
-  return [&file, hashing, layout, numerics, digest = std::make_shared<ModelDigest>(file.files(), hashing),
-          first = std::optional<Hash256>(), is_told = false]() mutable -> std::optional<Hash256> {
+  const auto hash = [&file, options, n_threads = hashing_threads(numerics.starts_with("cpu/"))] {
+    return std::make_shared<ModelDigest>(file.files(), options, n_threads);
+  };
+  return [&file, hash, layout, numerics, digest = hash(), first = std::optional<Hash256>(),
+          is_told = false]() mutable -> std::optional<Hash256> {
     std::optional<Hash256> model = digest->value();
     if (!first) first = model;
     if (first && file.is_unchanged() && !digest->is_current()) {
-      digest = std::make_shared<ModelDigest>(file.files(), hashing);
+      digest = hash();
       model = digest->value();
     }
     if (model && model != first) file.mark_changed();

@@ -27,6 +27,7 @@
 #include "base/file_system.h"
 #include "base/sha256.h"
 #include "prefix/page_file.h"
+#include "prefix/prefix_cache_options.h"
 
 namespace dsv32 {
 
@@ -96,11 +97,6 @@ struct CacheContent {
 // `sweeps`: removes leftovers.
 CacheContent content_of(const CacheFiles& files, bool sweeps = false);
 
-struct CacheLimits {
-  std::optional<uint64_t> max_bytes =
-      {};  // of the directory; default: a tenth of the free disk, up to 256 GB
-  std::optional<uint64_t> min_free_bytes = {};  // of the disk; default: 5 % of it, up to 10 GB
-};
 // Evicts pages until `n_bytes` more fit under the limits: first those that no prompt can reach, then those
 // that no page follows, the least recently used first. Returns how many bytes then fit, which may be too few.
 // `kept` stays. removed() is told each page that went.

@@ -65,7 +65,8 @@ std::string note_name(std::span<const FileStamp> stamps) {
 }  // namespace
 
 struct ModelDigest::Work {
-  Work(std::span<const MappedFile> parts, const ModelDigestOptions& options);
+  Work(std::span<const MappedFile> parts, const PrefixCacheOptions& options,
+       std::chrono::nanoseconds settled);
 
   // Hashes pieces until none is left, or `is_ending`; whoever is the last to leave calls finish().
   void hash_pieces(const std::atomic<bool>& is_ending);
@@ -91,7 +92,8 @@ struct ModelDigest::Work {
 };
 
 // Reads by descriptors, because a read error in a mapping would end the program.
-ModelDigest::Work::Work(std::span<const MappedFile> parts, const ModelDigestOptions& options) {
+ModelDigest::Work::Work(std::span<const MappedFile> parts, const PrefixCacheOptions& options,
+                        std::chrono::nanoseconds settled) {
   for (const MappedFile& part : parts) {
     stamps.push_back(part.stamp());
     files.push_back(part.shared_fd());
@@ -100,7 +102,7 @@ ModelDigest::Work::Work(std::span<const MappedFile> parts, const ModelDigestOpti
   hashes.resize(pieces.size());
   has_failed = parts.empty() || !is_unchanged();
   if (has_failed) return;
-  is_remembered = is_settled(stamps, options.settled);
+  is_remembered = is_settled(stamps, settled);
   std::string reason;
   notes = CacheFiles::open(options.directory, *options.files, reason);
   if (notes) load_known();
@@ -182,13 +184,14 @@ std::optional<Hash256> ModelDigest::Work::finish() const {
   return sha.finish();
 }
 
-ModelDigest::ModelDigest(std::span<const MappedFile> parts, const ModelDigestOptions& options) {
+ModelDigest::ModelDigest(std::span<const MappedFile> parts, const PrefixCacheOptions& options,
+                         size_t n_threads, std::chrono::nanoseconds settled) {
   uint64_t n_bytes = 0;
   for (const MappedFile& part : parts) n_bytes += part.stamp().n_bytes;
-  work_ = or_miss([&] { return std::make_shared<Work>(parts, options); });
+  work_ = or_miss([&] { return std::make_shared<Work>(parts, options, settled); });
   if (!work_ || work_->has_failed) return;
   const size_t n_left = work_->pieces.size() - work_->next;
-  const size_t n_threads = n_bytes > options.most_hashed_first ? std::min(options.n_threads, n_left) : 0;
+  n_threads = n_bytes > options.most_hashed_first ? std::min(n_threads, n_left) : 0;
   if (n_threads == 0) work_->hash_pieces(false);
   or_miss([&] {
     threads_ = Offload::make(n_threads);

@@ -16,27 +16,21 @@
 
 #include "backend/cache_layout.h"
 #include "base/file.h"
-#include "base/file_system.h"
 #include "base/sha256.h"
 #include "base/thread.h"
+#include "prefix/prefix_cache_options.h"
 
 namespace dsv32 {
-
-struct ModelDigestOptions {
-  std::string directory = {};  // of the disk cache
-  FileSystem* files = &real_file_system();
-  uint64_t most_hashed_first = 0;  // the constructor hashes a model up to this size
-  size_t n_threads = 1;            // at most, for a larger one
-  // The note leaves out files that changed less than this before hashing: another change could leave their
-  // times the same.
-  std::chrono::nanoseconds settled = std::chrono::seconds(2);
-};
 
 class ModelDigest {
  public:
   // Begins to hash the pieces that the note lacks. `parts`: the model's files in order, used only by this
-  // call. The destructor stops the hashing, and waits at most 2 s for a read in progress.
-  ModelDigest(std::span<const MappedFile> parts, const ModelDigestOptions& options);
+  // call. The constructor hashes a model of up to options.most_hashed_first bytes; a larger one gets at most
+  // n_threads threads. The note leaves out files that changed less than `settled` before: another change
+  // could leave their times the same. The destructor stops the hashing, and waits at most 2 s for a read in
+  // progress.
+  ModelDigest(std::span<const MappedFile> parts, const PrefixCacheOptions& options, size_t n_threads = 1,
+              std::chrono::nanoseconds settled = std::chrono::seconds(2));
 
   std::optional<Hash256> value() const;  // nothing until it is known. Any thread.
   uint64_t n_bytes_hashed() const;       // by this object. Any thread.

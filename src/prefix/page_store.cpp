@@ -24,20 +24,20 @@ std::string warning(const std::string& path, const std::string& reason) {
 
 }  // namespace
 
-std::unique_ptr<PageStore> PageStore::open(const PageStoreOptions& options, FileSystem& fs, Warn warn) {
+std::unique_ptr<PageStore> PageStore::open(const PrefixCacheOptions& options, const PageFormat& format) {
   return or_miss([&] {
     std::string reason;
     std::unique_ptr<PageStore> store;
-    if (std::optional<CacheFiles> files = CacheFiles::open(options.directory, fs, reason))
-      store.reset(new PageStore(options, std::move(*files), warn));
-    else if (warn)
-      warn(warning(options.directory, reason + "; going on without it"));
+    if (std::optional<CacheFiles> files = CacheFiles::open(options.directory, *options.files, reason))
+      store.reset(new PageStore(options, format, std::move(*files)));
+    else
+      options.warn(warning(options.directory, reason + "; going on without it"));
     return store;
   });
 }
 
-PageStore::PageStore(const PageStoreOptions& options, CacheFiles files, Warn warn)
-    : options_(options), files_(std::move(files)), warn_(std::move(warn)) {
+PageStore::PageStore(const PrefixCacheOptions& options, const PageFormat& format, CacheFiles files)
+    : options_(options), format_(format), files_(std::move(files)) {
   std::vector<std::string> entries;
   if (const OwnedFd folder = open_folder(); folder.is_open()) files_.fs().list(folder.get(), entries);
   for (const std::string& entry : entries)
@@ -83,7 +83,7 @@ void PageStore::warn_once(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (!warned_.insert(reason).second) return;
   }
-  if (warn_) warn_(warning(files_.path(), reason));
+  options_.warn(warning(files_.path(), reason));
 }
 
 // --- loading -------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,19 +24,11 @@
 
 namespace dsv32 {
 
-using Warn = std::function<void(const std::string&)>;
-
-struct PageStoreOptions {
-  std::string directory;   // created when missing (its parents too), 0700
-  std::string model_path;  // kept for list_models()
-  PageFormat format;
-  CacheLimits limits;
-};
-
 class PageStore {
  public:
   // Null, after one warning, when the directory cannot be used; one that cannot be written is only read.
-  static std::unique_ptr<PageStore> open(const PageStoreOptions& options, FileSystem& fs, Warn warn);
+  // A missing one is created (its parents too), 0700.
+  static std::unique_ptr<PageStore> open(const PrefixCacheOptions& options, const PageFormat& format);
 
   // Removes leftovers, and pages over the limits. One thread at a time with store().
   void tidy();
@@ -46,7 +37,7 @@ class PageStore {
   bool has(const PageHash& page) const;
   int64_t n_pages() const;
   bool can_write() const { return can_write_; }
-  const PageFormat& format() const { return options_.format; }
+  const PageFormat& format() const { return format_; }
 
   // Reads a page that is there. A damaged one is removed with a warning; for a vanished one, false without a
   // warning. Any thread.
@@ -63,8 +54,8 @@ class PageStore {
   void take_back();                    // removes all pages that this object wrote; not during store()
 
  private:
-  PageStore(const PageStoreOptions& options, CacheFiles files, Warn warn);
-  OwnedFd open_folder() const { return files_.open_folder(options_.format.folder()); }
+  PageStore(const PrefixCacheOptions& options, const PageFormat& format, CacheFiles files);
+  OwnedFd open_folder() const { return files_.open_folder(format_.folder()); }
   PageName name_of(const PageHash& page) const;
   void forget(const PageHash& page);
   bool remove(const PageHash& page);
@@ -74,9 +65,9 @@ class PageStore {
   void warn_once(const std::string& reason);
   bool check_write(int64_t result);
 
-  const PageStoreOptions options_;
+  const PrefixCacheOptions options_;
+  const PageFormat format_;
   const CacheFiles files_;
-  const Warn warn_;
   std::vector<PageHash> written_;    // by store()
   uint64_t room_ = 0, n_since_ = 0;  // the bytes that fitted when it was looked, and those written since
   bool is_noted_ = false;            // the model's path

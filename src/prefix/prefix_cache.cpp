@@ -14,15 +14,11 @@ constexpr std::chrono::seconds kOpening{1};  // that a run waits for the list of
 
 int64_t whole_pages(size_t n_tokens) { return static_cast<int64_t>(n_tokens) / kPageTokens; }
 
-PageStoreOptions store_options(const CachePlan& plan, const Hash256& fingerprint,
-                               const PrefixCacheOptions& options) {
-  return {.directory = options.directory,
-          .model_path = options.model_path,
-          .format = {.fingerprint = fingerprint,
-                     .n_layers = plan.n_layers,
-                     .rows_page_bytes = kPageTokens * plan.layout.row_bytes(),
-                     .keys_page_bytes = plan.layout.key_page_bytes()},
-          .limits = {.max_bytes = options.max_bytes, .min_free_bytes = {}}};
+PageFormat page_format(const CachePlan& plan, const Hash256& fingerprint) {
+  return {.fingerprint = fingerprint,
+          .n_layers = plan.n_layers,
+          .rows_page_bytes = kPageTokens * plan.layout.row_bytes(),
+          .keys_page_bytes = plan.layout.key_page_bytes()};
 }
 
 }  // namespace
@@ -70,9 +66,8 @@ void PrefixCache::open_store() {
   if (is_unidentified() && (fingerprint_ = identity_())) {
     writer_ = Offload::make(1), readers_ = Offload::make(kReaders);
     const auto opening = std::make_shared<Opening>();
-    const auto open = [opening, asked = store_options(pool_->plan(), *fingerprint_, options_),
-                       files = options_.files, warn = options_.warn] {
-      or_miss([&] { opening->store = PageStore::open(asked, *files, warn); });
+    const auto open = [opening, options = options_, format = page_format(pool_->plan(), *fingerprint_)] {
+      or_miss([&] { opening->store = PageStore::open(options, format); });
       opening->is_over = true;
     };
     if (!writer_->run(open)) open();

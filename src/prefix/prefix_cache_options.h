@@ -45,10 +45,16 @@ enum class WritePolicy { write_through, write_back };
 // most as long as computing them would take (PrefixCache::deadline).
 enum class PrefetchPolicy { best_effort, wait_complete, timeout };
 
+struct CacheLimits {
+  // Of the directory; default: a tenth of the free disk, up to 256 GB.
+  std::optional<uint64_t> max_bytes = {};
+  std::optional<uint64_t> min_free_bytes = {};  // of the disk; default: 5 % of it, up to 10 GB
+};
+
 struct PrefixCacheOptions {
-  std::string directory;              // empty: prefixes are kept only in memory
-  std::optional<uint64_t> max_bytes;  // of the directory; nothing: a share of the free disk
-  std::string model_path;             // only shown, by cache list
+  std::string directory = {};  // empty: prefixes are kept only in memory
+  CacheLimits limits = {};
+  std::string model_path = {};  // only shown, by cache list
   EvictionPolicy eviction = EvictionPolicy::lru;
   WritePolicy write = WritePolicy::write_through;
   PrefetchPolicy prefetch = PrefetchPolicy::timeout;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "prefix/model_digest.h"
-#include "prefix/page_store.h"
 #include "tests/support/disk_options.h"
+#include "tests/support/stored_pages.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_sequence.h"
@@ -64,12 +64,12 @@ inline void fill(const std::string& directory, KvType kv_type = KvType::fp8) {
 }
 
 // The options of the store that an engine with these options has.
-inline PageStoreOptions store_options_of(const EngineOptions& options) {
+inline StoreOptions store_options_of(const EngineOptions& options) {
   EngineOptions without = options;
   without.cache.reset();
   const Opened opened(without);
   const CachePlan& plan = opened.engine->cache().plan();
-  PageStoreOptions store;
+  StoreOptions store;
   store.directory = options.cache->directory;
   const ModelDigest model(opened.file.files(), {.most_hashed_first = UINT64_MAX});
   store.format.fingerprint = fingerprint(*model.value(), plan.layout, opened.engine->backend().numerics());
@@ -80,8 +80,8 @@ inline PageStoreOptions store_options_of(const EngineOptions& options) {
 }
 
 inline std::unique_ptr<PageStore> store_of(const EngineOptions& options) {
-  std::unique_ptr<PageStore> store =
-      PageStore::open(store_options_of(options), real_file_system(), [](const std::string&) {});
+  const StoreOptions wanted = store_options_of(options);
+  std::unique_ptr<PageStore> store = PageStore::open(wanted, wanted.format);
   BOOST_REQUIRE(store);
   return store;
 }

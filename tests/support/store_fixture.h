@@ -14,7 +14,7 @@ namespace dsv32 {
 
 struct StoreFixture {
   std::unique_ptr<TempDir> dir = make_store_dir();
-  PageStoreOptions options = store_options(dir->file("cache"));
+  StoreOptions options = store_options(dir->file("cache"));
   std::vector<std::string> warnings;
 
   std::unique_ptr<PageStore> open(FileSystem& fs = real_file_system()) {

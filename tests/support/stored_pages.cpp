@@ -61,8 +61,8 @@ std::unique_ptr<TempDir> make_store_dir() {
   return access(kInMemory, W_OK) == 0 ? std::make_unique<TempDir>(kInMemory) : std::make_unique<TempDir>();
 }
 
-PageStoreOptions store_options(const std::string& directory, const PageSizes& sizes) {
-  PageStoreOptions options;
+StoreOptions store_options(const std::string& directory, const PageSizes& sizes) {
+  StoreOptions options;
   options.directory = directory;
   options.format.fingerprint.fill(7);
   options.format.n_layers = sizes.n_layers;
@@ -128,7 +128,7 @@ std::vector<int32_t> tokens_in(const std::filesystem::path& file, const PageName
 
 }  // namespace
 
-Contents load_all(PageStore& store, const PageStoreOptions& options) {
+Contents load_all(PageStore& store, const StoreOptions& options) {
   const PageFormat& format = store.format();
   const PageSizes sizes{format.n_layers, format.rows_page_bytes, format.keys_page_bytes};
   const std::filesystem::path folder = options.directory + "/" + format.folder();
@@ -160,13 +160,15 @@ Contents load_all(PageStore& store, const PageStoreOptions& options) {
   return contents;
 }
 
-std::unique_ptr<PageStore> open_store(const PageStoreOptions& options, FileSystem& fs, Warn warn) {
-  std::unique_ptr<PageStore> store = PageStore::open(options, fs, std::move(warn));
+std::unique_ptr<PageStore> open_store(StoreOptions options, FileSystem& fs, const Warn& warn) {
+  options.files = &fs;
+  if (warn) options.warn = warn;
+  std::unique_ptr<PageStore> store = PageStore::open(options, options.format);
   if (store) store->tidy();
   return store;
 }
 
-std::optional<Contents> load_all(const PageStoreOptions& options, FileSystem& fs) {
+std::optional<Contents> load_all(const StoreOptions& options, FileSystem& fs) {
   const auto store = open_store(options, fs, {});
   return store ? std::optional(load_all(*store, options)) : std::nullopt;
 }

@@ -37,7 +37,11 @@ class PageMemory {
 // In /dev/shm where that can be written, since tests sync often.
 std::unique_ptr<TempDir> make_store_dir();
 
-PageStoreOptions store_options(const std::string& directory, const PageSizes& sizes = {});
+// What a store is opened with.
+struct StoreOptions : PrefixCacheOptions {
+  PageFormat format;
+};
+StoreOptions store_options(const std::string& directory, const PageSizes& sizes = {});
 
 // Chunks of `pages_per_chunk` pages of tokens. Chunk i is made from numbers[i] alone: equal numbers give
 // equal chunks.
@@ -56,13 +60,14 @@ struct Contents {
   int64_t n_wrong = 0;                     // pages with wrong bytes
   bool has(std::span<const int32_t> prompt) const { return prompts.contains({prompt.begin(), prompt.end()}); }
 };
-Contents load_all(PageStore& store, const PageStoreOptions& options);
+Contents load_all(PageStore& store, const StoreOptions& options);
 
 // The same after opening the directory, as a program does; nothing when it is refused.
-std::optional<Contents> load_all(const PageStoreOptions& options, FileSystem& fs = real_file_system());
+std::optional<Contents> load_all(const StoreOptions& options, FileSystem& fs = real_file_system());
 
 // Opens it, and removes leftovers and what is over the limits.
-std::unique_ptr<PageStore> open_store(const PageStoreOptions& options, FileSystem& fs, Warn warn);
+using Warn = std::function<void(const std::string&)>;
+std::unique_ptr<PageStore> open_store(StoreOptions options, FileSystem& fs, const Warn& warn);
 
 // Files below `directory` whose names begin with `prefix`; pages.
 std::vector<std::filesystem::path> files_named(const std::string& directory, const std::string& prefix);

@@ -175,7 +175,7 @@ const Flag kEngineFlags[] = {
     {"cache-dir", "DIR", "where prefixes are kept", "Prefix cache", kComputing | kCache,
      [](O& o) { return field(o.cache.directory); }, "$XDG_CACHE_HOME/dsv32, else ~/.cache/dsv32"},
     {"cache-size", "SIZE", "most bytes of that folder, such as 200G", "Prefix cache", kComputing,
-     [](O& o) { return field(o.cache.max_bytes); }, "a tenth of the free disk, at most 256 GB"},
+     [](O& o) { return field(o.cache.limits.max_bytes); }, "a tenth of the free disk, at most 256 GB"},
     {"cache-policy", "NAME", "which prefixes leave memory first: lru, lfu, fifo or slru", "Prefix cache",
      kComputing, [](O& o) { return choice(o.cache.eviction, "lru lfu fifo slru"); }},
     {"cache-write", "WHEN",

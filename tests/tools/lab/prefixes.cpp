@@ -184,7 +184,7 @@ int lab_prefixes(const LabOptions& options) {
   asked.context = contexts.back() + 64;
   PrefixCacheOptions& cache = asked.cache.emplace();
   cache.directory = folder.path() + "/cache";
-  cache.max_bytes = uint64_t{1} << 50;
+  cache.limits.max_bytes = uint64_t{1} << 50;
   cache.write = WritePolicy::write_back;
   cache.prefetch = PrefetchPolicy::wait_complete;
   CountingFiles files;
