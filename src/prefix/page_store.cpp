@@ -12,7 +12,6 @@
 namespace dsv32 {
 namespace {
 
-constexpr int kMaxWriteFailures = 3;
 // Room that was found is believed until a process has used this share of it: so many processes together keep
 // the limits.
 constexpr uint64_t kSharers = 16;
@@ -50,20 +49,15 @@ void PageStore::tidy() {
 
 // --- what is there -------------------------------------------------------------------------------
 
-bool PageStore::has(const PageHash& page) const {
-  const std::lock_guard lock(mutex_);
-  return parents_.contains(page);
-}
-
 int64_t PageStore::n_pages() const {
   const std::lock_guard lock(mutex_);
   return std::ssize(parents_);
 }
 
-PageName PageStore::name_of(const PageHash& page) const {
+std::optional<PageName> PageStore::find(const PageHash& page) const {
   const std::lock_guard lock(mutex_);
   const auto found = parents_.find(page);
-  return {found == parents_.end() ? PageHash{} : found->second, page};
+  return found == parents_.end() ? std::nullopt : std::optional(PageName{found->second, page});
 }
 
 void PageStore::forget(const PageHash& page) {
@@ -72,10 +66,10 @@ void PageStore::forget(const PageHash& page) {
 }
 
 bool PageStore::remove(const PageHash& page) {
-  const std::string file = name_of(page).file();
+  const std::optional<PageName> name = find(page);
   forget(page);
   const OwnedFd folder = open_folder();
-  return can_write() && folder.is_open() && files_.fs().unlink(folder.get(), file) == 0;
+  return name && can_write() && folder.is_open() && files_.fs().unlink(folder.get(), name->file()) == 0;
 }
 
 void PageStore::warn_once(const std::string& reason) {
@@ -90,12 +84,13 @@ void PageStore::warn_once(const std::string& reason) {
 
 bool PageStore::load(const PageHash& page, std::span<const int32_t> tokens, const PageBytes& target) {
   return or_miss([&] {
-    if (!has(page)) return false;
+    const std::optional<PageName> name = find(page);
+    if (!name) return false;
     const OwnedFd folder = open_folder();
-    const PageFault fault =
-        folder.is_open() ? read_page(files_.fs(), folder.get(), format(), name_of(page), tokens, target)
-        : folder.error() == -ENOENT ? PageFault::vanished
-                                    : PageFault::unreadable;
+    const PageFault fault = folder.is_open()
+                                ? read_page(files_.fs(), folder.get(), format(), *name, tokens, target)
+                            : folder.error() == -ENOENT ? PageFault::vanished
+                                                        : PageFault::unreadable;
     if (fault == PageFault::damaged) discard(page);
     if (fault == PageFault::vanished) forget(page);
     if (fault == PageFault::unreadable) warn_once("a page cannot be read at present");
@@ -105,7 +100,7 @@ bool PageStore::load(const PageHash& page, std::span<const int32_t> tokens, cons
 
 void PageStore::discard(const PageHash& page) {
   or_miss([&] {
-    if (has(page) && remove(page)) warn_once("a damaged page was removed");
+    if (remove(page)) warn_once("a damaged page was removed");
   });
 }
 
@@ -120,8 +115,8 @@ void PageStore::record_use(std::span<const PageHash> path) {
     FileSystem& fs = files_.fs();
     int64_t time = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
     const OwnedFd folder = open_folder();
-    for (size_t i = path.size(); can_write_ && folder.is_open() && i-- > 0; ++fs.n_steps_done)
-      if (has(path[i])) fs.set_time(folder.get(), name_of(path[i]).file(), ++time);
+    for (size_t i = path.size(); can_write() && folder.is_open() && i-- > 0; ++fs.n_steps_done)
+      if (const auto name = find(path[i])) fs.set_time(folder.get(), name->file(), ++time);
   });
 }
 
@@ -130,7 +125,7 @@ void PageStore::record_use(std::span<const PageHash> path) {
 bool PageStore::check_write(int64_t result) {
   if (result >= 0) return true;
   warn_once("not stored: " + describe_errno(result));
-  if (++n_write_failures_ >= kMaxWriteFailures) can_write_ = false;
+  ++n_write_failures_;
   return false;
 }
 
@@ -150,9 +145,10 @@ int64_t PageStore::store(std::span<const NewPage> pages) {
     if (!can_write()) return 0;
     const OwnedFd folder = files_.make_folder(format().folder());
     if (!check_write(folder.error())) return 0;
-    FileInfo parent;
+    FileInfo info;
     const PageHash& before = pages.front().name.parent;
-    if (before != PageHash{} && files_.fs().stat_at(folder.get(), name_of(before).file(), parent) != 0)
+    const std::optional<PageName> parent = find(before);
+    if (before != PageHash{} && !(parent && files_.fs().stat_at(folder.get(), parent->file(), info) == 0))
       return forget(before), 0;
     const size_t n_before = written_.size();
     int64_t n_there = write(folder.get(), pages);

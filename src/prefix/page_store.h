@@ -34,9 +34,9 @@ class PageStore {
   void tidy();
 
   // Any thread.
-  bool has(const PageHash& page) const;
+  bool has(const PageHash& page) const { return find(page).has_value(); }
   int64_t n_pages() const;
-  bool can_write() const { return can_write_; }
+  bool can_write() const { return n_write_failures_ < kMaxWriteFailures; }
   const PageFormat& format() const { return format_; }
 
   // Reads a page that is there. A damaged one is removed with a warning; for a vanished one, false without a
@@ -54,9 +54,11 @@ class PageStore {
   void take_back();                    // removes all pages that this object wrote; not during store()
 
  private:
+  static constexpr int kMaxWriteFailures = 3;
+
   PageStore(const PrefixCacheOptions& options, const PageFormat& format, CacheFiles files);
   OwnedFd open_folder() const { return files_.open_folder(format_.folder()); }
-  PageName name_of(const PageHash& page) const;
+  std::optional<PageName> find(const PageHash& page) const;  // nothing: it is not there
   void forget(const PageHash& page);
   bool remove(const PageHash& page);
   bool has_room(uint64_t n_bytes, const PageHash& kept);
@@ -76,7 +78,6 @@ class PageStore {
   std::map<PageHash, PageHash> parents_;  // of the pages that are there
   std::set<std::string> warned_;
   std::atomic<int> n_write_failures_ = 0;
-  std::atomic<bool> can_write_ = true;
 };
 
 }  // namespace dsv32

@@ -136,7 +136,7 @@ PrefixTree::Node& PrefixTree::append(Node& parent, Tokens tokens, const PoolPage
   leaf->candidate = alone.extract(alone.emplace().first);
   Node& made = **parent.children.insert(std::move(leaf)).first;
   pins_.retain(page);
-  ++n_pages_, ++n_joined_;
+  ++n_joined_;
   update_candidate(parent);
   return made;
 }
@@ -147,7 +147,7 @@ PrefixTree::Node& PrefixTree::drop(Node& leaf) {
   Node& parent = *leaf.parent;
   if (leaf.candidate_key) candidates_.erase({*leaf.candidate_key, &leaf});
   pins_.release(leaf.page.pool);
-  --n_pages_, ++n_removals_;
+  ++n_removals_;
   parent.children.erase(parent.children.find(Tokens(leaf.tokens)));
   update_candidate(parent);
   return parent;

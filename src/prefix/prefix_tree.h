@@ -92,7 +92,7 @@ class PrefixTree {
   // thrown on, with the tree whole.
   int64_t evict(int64_t n_pages, const BeforeLeaving& before = {});
 
-  int64_t n_pages() const { return n_pages_; }
+  int64_t n_pages() const { return static_cast<int64_t>(n_joined_ - n_removals_); }
   uint64_t n_changes() const { return n_joined_ + n_removals_; }  // pages that came or went
 
  private:
@@ -110,7 +110,6 @@ class PrefixTree {
   std::unique_ptr<Node> root_;
   Candidates candidates_;
   uint64_t time_ = 0, n_removals_ = 0, n_joined_ = 0;
-  int64_t n_pages_ = 0;
 };
 
 }  // namespace dsv32
