@@ -40,13 +40,13 @@ PageMemory::PageMemory(const PageSizes& sizes, int64_t n_pages) {
   }
 }
 
-PageBytes PageMemory::at(int64_t page) const { return pages_[static_cast<size_t>(page)]; }
+const PageBytes& PageMemory::at(int64_t page) const { return pages_[static_cast<size_t>(page)]; }
 
 void PageMemory::fill(std::span<const int32_t> prompt, int64_t first_page) {
   for (int64_t page = 0; page < std::ssize(pages_); ++page) {
     const auto before = prompt.first(static_cast<size_t>((first_page + page + 1) * kPageTokens));
     const uint64_t seed = XXH3_64bits(before.data(), before.size_bytes());
-    const PageBytes parts = at(page);
+    const PageBytes& parts = at(page);
     for (size_t layer = 0; layer + 1 < parts.size(); ++layer) fill_bytes(parts[layer], seed + layer * 1000);
     fill_bytes(parts.back(), ~seed);
   }
@@ -160,10 +160,12 @@ Contents load_all(PageStore& store, const StoreOptions& options) {
   return contents;
 }
 
-std::unique_ptr<PageStore> open_store(StoreOptions options, FileSystem& fs, const Warn& warn) {
-  options.files = &fs;
-  if (warn) options.warn = warn;
-  std::unique_ptr<PageStore> store = PageStore::open(options, options.format);
+std::unique_ptr<PageStore> open_store(const StoreOptions& options, FileSystem& fs, const Warn& warn) {
+  auto own = or_miss([&] { return std::optional<StoreOptions>(options); });
+  if (!own) return nullptr;  // the copy lacked memory
+  own->files = &fs;
+  if (warn) own->warn = warn;
+  std::unique_ptr<PageStore> store = PageStore::open(*own, own->format);
   if (store) store->tidy();
   return store;
 }

@@ -24,7 +24,7 @@ struct PageSizes {
 class PageMemory {
  public:
   PageMemory(const PageSizes& sizes, int64_t n_pages);
-  PageBytes at(int64_t page) const;
+  const PageBytes& at(int64_t page) const;
   void fill(std::span<const int32_t> prompt, int64_t first_page);  // with the pages of `prompt`
   void trash();
   bool operator==(const PageMemory& other) const;  // of the same sizes
@@ -67,7 +67,7 @@ std::optional<Contents> load_all(const StoreOptions& options, FileSystem& fs = r
 
 // Opens it, and removes leftovers and what is over the limits.
 using Warn = std::function<void(const std::string&)>;
-std::unique_ptr<PageStore> open_store(StoreOptions options, FileSystem& fs, const Warn& warn);
+std::unique_ptr<PageStore> open_store(const StoreOptions& options, FileSystem& fs, const Warn& warn);
 
 // Files below `directory` whose names begin with `prefix`; pages.
 std::vector<std::filesystem::path> files_named(const std::string& directory, const std::string& prefix);
