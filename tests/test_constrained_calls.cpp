@@ -215,6 +215,13 @@ BOOST_AUTO_TEST_CASE(a_text_that_a_schema_bounds_may_hold_any_sign) {
   BOOST_TEST(takes(R"({"pattern":"^[<=>]{1,2}$","type":"string"})", "<>"));
   BOOST_TEST(!takes(R"({"pattern":"^[<=>]{1,2}$","type":"string"})", "<=>"));
   BOOST_TEST(!takes(R"({"type":"string","maxLength":3})", "<<<<"));
+  for (const char* others :
+       {R"("pattern":"^[<=>]{1,2}$")", R"("maxLength":2)", R"("minLength":1,"maxLength":2)"}) {
+    const std::string schema = std::string(R"({"enum":["<","<=>",7],)") + others + "}";
+    BOOST_TEST(takes(schema, "<"));
+    BOOST_TEST(!takes(schema, "<=>"));
+    BOOST_TEST(!takes(schema, ">"));
+  }
   for (const char* schema :
        {R"({"type":"string","maxLength":90})", R"({"type":"string","pattern":"^.{0,90}$"})"})
     for (const char* text : {"</｜DSML｜parameter", "a</｜DSML｜parameter >b"})

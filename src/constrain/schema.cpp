@@ -116,11 +116,12 @@ std::vector<SchemaReader::Property> SchemaReader::properties() try {
     std::vector<std::u32string> constants;
     Shapes others;
     for (Shape& shape : shapes_of(shapes[0].property(name))) {
-      if ((shape.types & kString) && !shape.values) strings.push_back(open_text(shape.string_term(terms_)));
-      if (shape.values)
-        for (const auto& [meaning, value] : *shape.values)
-          if (value->is_string() && (shape.types & kString))
-            constants.push_back(characters_of(allowed(*value, value->get_ref<const std::string&>())));
+      if ((shape.types & kString) && shape.values && shape.is_free())
+        std::ranges::move(strings_of(shape), std::back_inserter(constants));
+      else if ((shape.types & kString) && shape.values)
+        strings.push_back(terms_.both({terms_.one_of(strings_of(shape)), shape.string_term(terms_)}));
+      else if (shape.types & kString)
+        strings.push_back(open_text(shape.string_term(terms_)));
       shape.types &= ~static_cast<unsigned>(kString);
       if (shape.types != 0) others.push_back(std::move(shape));
     }
@@ -131,6 +132,15 @@ std::vector<SchemaReader::Property> SchemaReader::properties() try {
   return all;
 } catch (const Error&) {
   rethrow_with_path();
+}
+
+// The strings among a shape's values, as they are.
+std::vector<std::u32string> SchemaReader::strings_of(const Shape& shape) const {
+  std::vector<std::u32string> strings;
+  for (const auto& [meaning, value] : *shape.values)
+    if (value->is_string())
+      strings.push_back(characters_of(allowed(*value, value->get_ref<const std::string&>())));
+  return strings;
 }
 
 // Sets the placeholders: first those of schemas within others, by reading them, which may add more; then

@@ -64,6 +64,7 @@ class SchemaReader {
   Terms::Id array_term(const Shape& shape);
   Terms::Id object_term(const Shape& shape);
   Terms::Id other_member(const Shape& shape, const std::vector<std::string>& names);
+  std::vector<std::u32string> strings_of(const Shape& shape) const;
   Terms::Id open_text(Terms::Id term);
   const std::string& allowed(const Json& place, const std::string& text) const;
   std::vector<std::string> texts_of(const Shape& shape);
