@@ -4,10 +4,12 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <type_traits>
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <xxhash.h>
 
 #include "backend/cache_layout.h"
@@ -17,7 +19,7 @@
 namespace dsv32 {
 namespace {
 
-constexpr uint64_t kBlock = 4096;
+constexpr uint64_t kBlock = 4096, kHugePage = uint64_t{1} << 21;
 constexpr uint64_t kMostVerified = uint64_t{1} << 28;  // bytes: no page is larger
 constexpr char kMagic[] = "dsv32p1";                   // its end is the version
 constexpr uint32_t kEndianTag = 0x01020304;
@@ -42,16 +44,22 @@ Sum sum_of(const void* bytes, size_t n_bytes) {
   return std::to_array(sum.digest);
 }
 
-struct alignas(kBlock) Block {
-  uint8_t bytes[kBlock];
+struct alignas(kHugePage) HugePage {
+  uint8_t bytes[kHugePage];
 };
 
-// This thread's: fresh memory costs as much time as a checksum, or as the disk. n_bytes: at least a block.
+// This thread's: fresh memory costs as much time as a checksum, or as the disk. Of huge pages a device takes
+// a request in fewer pieces: 16 threads read pages of 3 MB at 2.2 GB/s, else at 1.9 (a virtual disk).
 std::span<uint8_t> buffer(uint64_t n_bytes) {
-  thread_local std::vector<Block> blocks;
-  const uint64_t n_blocks = (n_bytes + kBlock - 1) / kBlock;
-  if (blocks.size() < n_blocks) blocks = std::vector<Block>(n_blocks);
-  return {blocks.front().bytes, n_bytes};
+  thread_local std::unique_ptr<HugePage[]> memory;
+  thread_local uint64_t n_allocated = 0;
+  if (n_allocated < n_bytes) {
+    const uint64_t n_pages = (n_bytes + sizeof(HugePage) - 1) / sizeof(HugePage);
+    memory = std::make_unique_for_overwrite<HugePage[]>(n_pages);
+    n_allocated = n_pages * sizeof(HugePage);
+    madvise(memory.get(), n_allocated, MADV_HUGEPAGE);  // what refuses gives small ones
+  }
+  return {memory[0].bytes, n_bytes};
 }
 
 // The header with which a file of these bytes must begin.
