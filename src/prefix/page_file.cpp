@@ -49,7 +49,7 @@ struct alignas(kHugePage) HugePage {
 };
 
 // This thread's: fresh memory costs as much time as a checksum, or as the disk. Of huge pages a device takes
-// a request in fewer pieces: 16 threads read pages of 3 MB at 2.2 GB/s, else at 1.9 (a virtual disk).
+// a request in fewer pieces: 16 threads read pages of 3 MB at 2.4 GB/s, else at 2.0 (a virtual disk).
 std::span<uint8_t> buffer(uint64_t n_bytes) {
   thread_local std::unique_ptr<HugePage[]> memory;
   thread_local uint64_t n_allocated = 0;
