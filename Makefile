@@ -41,7 +41,8 @@ NVCCFLAGS  := -std=c++20 -O2 -lineinfo --expt-relaxed-constexpr -Xcompiler -Wall
 # SLOW=1: kernels sleep after they have let the next one start (cuda/dependent.cuh).
 NVCCFLAGS  += $(if $(SLOW),-DDSV32_SLOW)
 ifeq ($(CUDA),1)
-  # Of kernels a build with sanitizers checks only that they compile (CUDA 12.9 and later know the flag).
+  # Of kernels a build with sanitizers checks only that they compile: slow ones, as ptxas then says, are compiled faster. CUDA
+  # 12.9 is the first that knows the flag.
   NVCCFLAGS    += $(if $(SAN),$(if $(shell $(NVCC) --help | grep Ofast-compile),--Ofast-compile=max))
   CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard cuda/*.cu cuda/generic/*.cu))
   LDLIBS       += -L$(CUDA_HOME)/lib64 -lcudart_static -lrt -lpthread -ldl
