@@ -1,14 +1,13 @@
 // What follows a symbol in the texts of a term, and which characters have the same that follows.
 #include <algorithm>
 #include <map>
-#include <ranges>
 
 #include "constrain/terms.h"
 
 namespace dsv32 {
 namespace {
 
-constexpr int64_t kMostBranches = 32;  // characters after one term that is_ambiguous() looks at
+constexpr size_t kMostBranches = 32;  // characters after one term that is_ambiguous() looks at
 
 bool has(const std::vector<Terms::Range>& ranges, uint32_t symbol) {
   const auto next = std::ranges::upper_bound(ranges, symbol, {}, &Terms::Range::first);
@@ -144,11 +143,13 @@ const std::vector<uint32_t>& Terms::borders(Id term) {
   return borders_[term] = std::move(all);
 }
 
-// The characters of which each stands for those that lead from the term to the same one, or some of them.
-std::vector<uint32_t> Terms::representatives(Id term) {
+// Characters of which each stands for those that lead from the term to the same one, or some of them; the
+// first n_most.
+std::vector<uint32_t> Terms::representatives(Id term, size_t n_most) {
   std::vector<uint32_t> characters = borders(term);
   characters.insert(characters.begin(), 0);
   std::erase_if(characters, [](uint32_t c) { return !is_character(c); });
+  if (characters.size() > n_most) characters.resize(n_most);
   return characters;
 }
 
@@ -226,7 +227,7 @@ Terms::Id Terms::most_open(Id string) {
   int64_t n_most = n_open(string);
   for (Id term = string, next = kNothing; std::ssize(seen) < kMostLooked; seen.insert(term = next)) {
     int64_t n_next = 0;
-    for (const uint32_t c : representatives(term) | std::views::take(kMostBranches)) {
+    for (const uint32_t c : representatives(term, kMostBranches)) {
       const Id reached = after(term, c);
       const int64_t n = n_open(reached);
       if (n > n_next && !seen.contains(reached)) next = reached, n_next = n;
@@ -254,7 +255,7 @@ int64_t Terms::n_open_ahead(Id string, int64_t n_most) {
   size_t i = 0;
   for (int depth = 0; depth < kCharacters; ++depth)
     for (const size_t end = found.size(); i < end && n <= n_most; ++i)
-      for (const uint32_t c : representatives(found[i]) | std::views::take(kMostBranches)) {
+      for (const uint32_t c : representatives(found[i], kMostBranches)) {
         const Id reached = after(found[i], c);
         if (!seen.insert(reached).second) continue;
         found.push_back(reached);

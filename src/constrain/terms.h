@@ -169,7 +169,7 @@ class Terms {
   const std::vector<uint32_t>& borders(Id term);
   void explore(Id term);
   int64_t n_open(Id term);
-  std::vector<uint32_t> representatives(Id term);
+  std::vector<uint32_t> representatives(Id term, size_t n_most = SIZE_MAX);
   Id most_open(Id string);
   int64_t n_open_ahead(Id string, int64_t n_most);
   Id after_of_one_of(const Node& node, uint32_t symbol);
