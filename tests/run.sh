@@ -42,16 +42,18 @@ export CUDA_VISIBLE_DEVICES=  # what is tested here is the CPU, also on a machin
 export LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks_of_others.txt:print_suppressions=0"
 
 # Two cores have two things to do: most suites wait, or compute on one. With sanitizers models compute for minutes: their
-# tests by themselves; race tests have a sanitizer of their own. A suite that is named runs its disabled tests too, unless
-# they are named as not to be run.
+# tests by themselves, and those that wait for files and programs; race tests have a sanitizer of their own. A suite that is
+# named runs its disabled tests too, unless they are named as not to be run.
 models=constrained_answers,constrained_calls,demo_model,engine_places,equalities,forward,link_share_of_host_experts,loop,mixed_types,roles_in_the_cache,stages
+waiting='chat_*,many_requests,model_digest,prefix_*,warm*'
 if [ "$(basename "$build")" = san ]; then
-  suites=(unit_tests unit_tests_of_models test_cli)
+  suites=(unit_tests unit_tests_that_wait unit_tests_of_models test_cli)
   {
     suite test_cli tests/test_cli.sh "$build/dsv32"
     suite unit_tests_of_models "$build/unit_tests" --run_test="$models" --run_test='!@eval' --run_test='!@long'
   } &
-  suite unit_tests "$build/unit_tests" --run_test="!$models"
+  suite unit_tests_that_wait "$build/unit_tests" --run_test="$waiting" --run_test='!@eval' --run_test='!@long' &
+  suite unit_tests "$build/unit_tests" --run_test="!$models,$waiting"
 else
   suites=(unit_tests race_tests test_cli)
   {
