@@ -16,12 +16,6 @@ namespace {
 
 using Args = std::vector<std::string>;
 
-struct CommandLine {
-  const CommandRow& command;
-  const Flags& flags;
-  cxxopts::Options parser;
-};
-
 // The flag that the whole of `word` names, "--ctx" or "-c", or else null.
 const Flag* flag_of(const Flags& flags, const std::string& word) {
   const bool is_long = word.starts_with("--");
@@ -87,7 +81,7 @@ const std::string& next_value(const CommandLine& line, const Args& args, size_t 
 }
 
 // Takes the flags of args[i], one long name or several letters, and args[i + 1] if their last one needs it.
-void take_flags(CommandLine& line, const Args& args, size_t& i, std::vector<GivenFlag>& given) {
+void take_flags(const CommandLine& line, const Args& args, size_t& i, std::vector<GivenFlag>& given) {
   // Other programs have these two long names with one hyphen.
   std::string word = args[i] == "-sys" ? "--system" : args[i] == "-sysf" ? "--system-file" : args[i];
   if (word.starts_with("--"))
@@ -96,10 +90,10 @@ void take_flags(CommandLine& line, const Args& args, size_t& i, std::vector<Give
   const char* words[] = {"", word.c_str(), nullptr};
   cxxopts::ParseResult parsed;
   try {
-    parsed = line.parser.parse(2, words);
+    parsed = line.parser->parse(2, words);
   } catch (const cxxopts::exceptions::missing_argument&) {
     words[2] = next_value(line, args, i++, word).c_str();
-    parsed = line.parser.parse(3, words);
+    parsed = line.parser->parse(3, words);
   } catch (const cxxopts::exceptions::exception&) {
     fail_unknown(line, word);
   }
@@ -111,7 +105,9 @@ void take_flags(CommandLine& line, const Args& args, size_t& i, std::vector<Give
   }
 }
 
-CommandLine make_command_line(const CommandRow& command, const Flags& flags) {
+}  // namespace
+
+CommandLine make_command_line(const CommandRow& command, Flags flags) {
   constexpr size_t kNarrowest = 60;  // below that words would be broken
   cxxopts::Options parser(command.full_name, command.about + std::string("\n"));
   parser.custom_help(command.usage).set_width(std::max(window_size({STDOUT_FILENO}).columns, kNarrowest));
@@ -119,13 +115,10 @@ CommandLine make_command_line(const CommandRow& command, const Flags& flags) {
     const auto value = flag->value ? cxxopts::value<std::string>() : cxxopts::value<bool>();
     parser.add_options(flag->group)(flag->names, flag->help(), value, flag->value ? flag->value : "");
   }
-  return {command, flags, std::move(parser)};
+  return {command, std::move(flags), std::make_shared<cxxopts::Options>(std::move(parser))};
 }
 
-}  // namespace
-
-GivenWords take_apart(const CommandRow& command, const Flags& flags, const Args& args) {
-  CommandLine line = make_command_line(command, flags);
+GivenWords take_apart(const CommandLine& line, const Args& args) {
   GivenWords given;
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i] == "--") {
@@ -137,17 +130,17 @@ GivenWords take_apart(const CommandRow& command, const Flags& flags, const Args&
     else
       given.words.push_back(args[i]);
   }
-  if (!command.takes_words && !given.words.empty() && !given.has("help"))
+  if (!line.command.takes_words && !given.words.empty() && !given.has("help"))
     fail(ErrorKind::usage, format("unexpected word '%s'", visible(given.words.front(), false, 80).c_str()) +
                                where_to_look(line));
   return given;
 }
 
-std::string help_of(const CommandRow& command, const Flags& flags) {
+std::string help_of(const CommandLine& line) {
   Args groups;
-  for (const Flag* flag : flags)
+  for (const Flag* flag : line.flags)
     if (std::ranges::count(groups, flag->group) == 0) groups.push_back(flag->group);
-  return make_command_line(command, flags).parser.help(groups);
+  return line.parser->help(groups);
 }
 
 const Flag* find_flag(const Flags& flags, const std::string& name) {

@@ -144,7 +144,7 @@ std::string command_help(Command command) {
   const std::string gpus = command == Command::inspect_plan
                                ? "\n GPUs known by name, with what data sheets say:\n" + gpu_table()
                                : "";
-  return help_of(row_of(command), flags_of(command)) + gpus + "\n" + exit_codes();
+  return help_of(make_command_line(row_of(command), flags_of(command))) + gpus + "\n" + exit_codes();
 }
 
 std::string general_text(const std::vector<std::string>& words) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +15,10 @@
 
 #include "base/error.h"
 #include "cli/options/options.h"
+
+namespace cxxopts {
+class Options;
+}
 
 namespace dsv32 {
 
@@ -123,13 +128,21 @@ struct GivenWords {
   bool has(const std::string& name) const;  // `name`: a flag's first
 };
 
+// A command, its flags, and their parser.
+struct CommandLine {
+  CommandRow command;
+  Flags flags;
+  std::shared_ptr<cxxopts::Options> parser;
+};
+CommandLine make_command_line(const CommandRow& command, Flags flags);
+
 // `args`: the words after the command's name. Throws Error{usage} for an unknown flag (with the nearest
 // spelling), a missing value, a switch's value, a value in a word of its own that is spelled like a flag,
 // and, without --help, words for a command that takes none.
-GivenWords take_apart(const CommandRow& command, const Flags& flags, const std::vector<std::string>& args);
+GivenWords take_apart(const CommandLine& line, const std::vector<std::string>& args);
 
 // Usage, and the flags by group, for standard output's terminal.
-std::string help_of(const CommandRow& command, const Flags& flags);
+std::string help_of(const CommandLine& line);
 
 // The one of `names` that the mistyped `word` probably means; empty when none is near.
 std::string nearest(const std::string& word, const std::vector<std::string>& names);

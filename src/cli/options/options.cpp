@@ -47,12 +47,12 @@ std::string unquoted(const std::string& line) {
 }
 
 // A line of the settings file, which any command may take, and which `command` reads.
-GivenFlag read_line(const Flags& all, const std::string& line, Command command) {
+GivenFlag read_line(const CommandLine& parser, const std::string& line, Command command) {
   if (!line.starts_with("--") || line.size() < 3 || line.find('\0') != line.npos ||
       line.find_first_of(" \t") < line.find('='))
     fail(ErrorKind::usage, "expected a flag, not '" + visible(line, false, 40) + "'",
          "a line is --NAME or --NAME=VALUE");
-  const GivenFlag setting = take_apart(row_of(command), all, {unquoted(line)}).flags.front();
+  const GivenFlag setting = take_apart(parser, {unquoted(line)}).flags.front();
   if (setting.flag->is_once())
     fail(ErrorKind::usage, "--" + setting.flag->name() + " belongs on the command line");
   Options checked;
@@ -94,6 +94,7 @@ std::vector<GivenFlag> settings_for(Command command, const GivenWords& given) {
     fail(ErrorKind::usage, visible(path) + ": it is a pipe, expected a file");
   Flags all;
   for (const Flag& flag : flags()) all.push_back(&flag);
+  const CommandLine parser = make_command_line(row_of(command), all);
   std::istringstream file(read_text(path, kMostSettingsBytes));
   std::string text;
   for (int number = 1; std::getline(file, text); ++number) {
@@ -101,8 +102,8 @@ std::vector<GivenFlag> settings_for(Command command, const GivenWords& given) {
     const std::string line(plain_text(text, where));
     const size_t begin = line.find_first_not_of(" \t\r"), end = line.find_last_not_of(" \t\r");
     if (begin == line.npos || line[begin] == '#') continue;
-    const GivenFlag setting =
-        naming(visible(where), [&] { return read_line(all, line.substr(begin, end + 1 - begin), command); });
+    const GivenFlag setting = naming(
+        visible(where), [&] { return read_line(parser, line.substr(begin, end + 1 - begin), command); });
     if (setting.flag->is_of(command) && !is_hidden(*setting.flag, given)) settings.push_back(setting);
   }
   return settings;
@@ -242,7 +243,7 @@ bool drafts(Command command) {
 }  // namespace
 
 Options parse_options(Command command, const std::vector<std::string>& args) {
-  const GivenWords given = take_apart(row_of(command), flags_of(command), args);
+  const GivenWords given = take_apart(make_command_line(row_of(command), flags_of(command)), args);
   Options options;
   options.command = command;
   if (drafts(command)) options.engine.n_guesses.reset();

@@ -189,9 +189,9 @@ int run_lab(const std::vector<std::string>& words) {
     fail(ErrorKind::usage, format("unknown command '%s', expected answers, buffer, matvec, experts, kernels, "
                                   "logits, prefixes or steps",
                                   visible(words[0], false, 40).c_str()));
-  const Flags flags = flags_of(*command);
-  const GivenWords given = take_apart(command->row(), flags, {words.begin() + 1, words.end()});
-  if (given.has("help")) return write_out(help_of(command->row(), flags)), 0;
+  const CommandLine line = make_command_line(command->row(), flags_of(*command));
+  const GivenWords given = take_apart(line, {words.begin() + 1, words.end()});
+  if (given.has("help")) return write_out(help_of(line)), 0;
   LabOptions options;
   options.uses_cache = false;  // everything is computed
   options.generation.thinking = false;
