@@ -3,6 +3,8 @@
 
 #include <chrono>
 
+#include "backend/expert_window.h"
+#include "backend/link_share.h"
 #include "base/error.h"
 #include "engine/loop.h"
 #include "engine/plan.h"
@@ -505,12 +507,16 @@ BOOST_AUTO_TEST_CASE(the_links_share_of_host_experts_has_room_in_their_window) {
       EngineOptions options;
       options.context = 4096, options.chunk = chunk, options.n_cpu_experts = 3;
       const MemoryPlan plan = make_plan(args, options, machine);
-      const LayerBytes& layer = machine.weights.layers.back();
-      const uint64_t n_link = layer.link_window, n_window = plan.stages[0].n_expert_window_bytes;
-      const uint64_t n_expert = layer.experts / 256;  // its matrices need no padding in the ring
+      const auto stack = [&](int64_t n_rows, int64_t n_cols) {
+        return WeightMatrix{nullptr, type, n_rows, n_cols, args.n_routed_experts, row_bytes(type, n_cols)};
+      };
+      const WeightMatrix gate = stack(args.moe_inter_dim, args.dim);
+      const ExpertStacks routed{gate, gate, stack(args.dim, args.moe_inter_dim)};
+      const uint64_t n_link = link_window_bytes(routed), n_window = plan.stages[0].n_expert_window_bytes;
       const bool has_codes = type != TensorType::bf16;
       BOOST_TEST((n_link > 0) == has_codes);
-      BOOST_TEST(n_window >= n_link + 4 * n_expert, type_name(type) << ", " << chunk << " tokens");
+      BOOST_TEST(n_window >= n_link + 4 * expert_ring_bytes(routed), type_name(type)
+                                                                         << ", " << chunk << " tokens");
       BOOST_TEST(4 * plan.n_link_bytes_read == (has_codes ? plan.n_host_bytes_read : 0));
       machine.link_adds = false;
       BOOST_TEST(make_plan(args, options, machine).n_link_bytes_read == 0u);
