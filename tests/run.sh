@@ -41,27 +41,24 @@ export CUDA_VISIBLE_DEVICES=  # what is tested here is the CPU, also on a machin
 # Of a build with sanitizers.
 export LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks_of_others.txt:print_suppressions=0"
 
-# Two cores have two things to do: most suites wait, or compute on one. With sanitizers models compute for minutes: their
-# tests by themselves, and those that wait for files and programs; race tests have a sanitizer of their own. A suite that is
-# named runs its disabled tests too, unless they are named as not to be run.
+# Two cores have three things to do, because many tests wait for files and programs: these are by themselves. With sanitizers
+# models compute for minutes, and race tests have a sanitizer of their own. A suite that is named runs its disabled tests too,
+# unless they are named as not to be run.
 models=constrained_answers,constrained_calls,demo_model,engine_places,equalities,forward,link_share_of_host_experts,loop,mixed_types,roles_in_the_cache,stages
 waiting='chat_*,many_requests,model_digest,prefix_*,warm*'
-if [ "$(basename "$build")" = san ]; then
-  suites=(unit_tests unit_tests_that_wait unit_tests_of_models test_cli)
-  {
-    suite test_cli tests/test_cli.sh "$build/dsv32"
-    suite unit_tests_of_models "$build/unit_tests" --run_test="$models" --run_test='!@eval' --run_test='!@long'
-  } &
-  suite unit_tests_that_wait "$build/unit_tests" --run_test="$waiting" --run_test='!@eval' --run_test='!@long' &
-  suite unit_tests "$build/unit_tests" --run_test="!$models,$waiting"
-else
-  suites=(unit_tests race_tests test_cli)
-  {
-    suite race_tests build/races/race_tests
-    suite test_cli tests/test_cli.sh "$build/dsv32"
-  } &
-  suite unit_tests "$build/unit_tests"
-fi
+of_suites() { suite "$1" "$build/unit_tests" --run_test="$2" --run_test='!@eval' --run_test='!@long'; }
+suites=(unit_tests unit_tests_that_wait unit_tests_of_models test_cli)
+has_race_tests() { [ "$(basename "$build")" != san ]; }
+has_race_tests && suites+=(race_tests)
+{
+  suite test_cli tests/test_cli.sh "$build/dsv32"
+  of_suites unit_tests_of_models "$models"
+} &
+{
+  has_race_tests && suite race_tests build/races/race_tests
+  of_suites unit_tests_that_wait "$waiting"
+} &
+suite unit_tests "$build/unit_tests" --run_test="!$models,$waiting"
 wait
 for name in "${suites[@]}"; do add_up "$name"; done
 cat "$notes"/*.reasons 2>/dev/null | awk '{ n = $1; sub(/^[0-9]+ /, ""); of[$0] += n } END { for (reason in of) print "skipped " of[reason] ": " reason }' | sort

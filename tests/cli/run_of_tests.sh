@@ -6,14 +6,17 @@ program() { # PATH LINE...: each to standard output, or with a ! to standard err
   { echo "#!/bin/bash"; for line in "${@:2}"; do [[ $line == !* ]] && echo "echo '${line#!}' >&2" || echo "echo '$line'"; done; } >"$1"
   chmod +x "$1"
 }
-program build/unit_tests one '!two' three 'skipped: 2 no such CPU' 'skipped: 1 make test-long runs it' 'tally: 5 0 3'
+program build/named_suites 'tally: 1 0 0'
+program build/others one '!two' three 'skipped: 2 no such CPU' 'skipped: 1 make test-long runs it' 'tally: 5 0 3'
+printf '%s\n' '#!/bin/bash' 'case $1 in --run_test=!*) build/others ;; *) build/named_suites ;; esac' >build/unit_tests
+chmod +x build/unit_tests
 program build/races/race_tests 'tally: 1 0 0'
 program tests/test_cli.sh 'skipped: 3 no such CPU' 'FAILED it' 'tally: 4 1 3'
 timeout 60 tests/run.sh build >out 2>err
 check "make test: a failure is its exit code" test $? = 1
 check "make test: nothing beside its lines" empty err
-printf '%s\n' unit_tests: one two three race_tests: test_cli: 'FAILED it' 'skipped 1: make test-long runs it' \
-  'skipped 5: no such CPU' '10 passed, 1 failed, 6 skipped' >wanted
+printf '%s\n' unit_tests: unit_tests_of_models: unit_tests_that_wait: one two three race_tests: test_cli: 'FAILED it' \
+  'skipped 1: make test-long runs it' 'skipped 5: no such CPU' '12 passed, 1 failed, 6 skipped' >wanted
 check "make test: every line, and no other" same <(sort out) <(sort wanted)
 check "make test: a suite's lines in order" test "$(grep -xE 'one|two|three' out | tr '\n' ' ')" = "one two three "
 check "make test: reasons at the end" same <(tail -n 3 out) <(tail -n 3 wanted)
