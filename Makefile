@@ -60,8 +60,8 @@ STATIONS     := base gguf text constrain backend weights context model engine pr
 $(foreach station,$(STATIONS),$(eval FILES_$(station) := $(filter-out $(ALONE),$(wildcard src/$(subst _,/,$(station))/*.cpp))))
 # Tests too, by the first letters of their names, since most of their compile time is for templates that many of them use. So
 # all that a test has lies within its suite, which is a namespace.
-TEST_GROUPS  := ab:[ab] ch:c[a-h] cz:c[!a-h] d:d el:[e-l] mo:[m-o] p:p[!r] pr:pr qr:[qr] s:s t:t z:[u-z]
-GPU_GROUPS   := bc:[a-c] dh:[d-h] mz:[i-z]
+TEST_GROUPS  := ad:[abd] c:c eo:[e-o] p:p qz:[q-z]
+GPU_GROUPS   := ah:[a-h] iz:[i-z]
 # Headers of libedit and Highway have names that ours have too.
 TEST_ALONE   := tests/test_history_file.cpp tests/test_row_digests.cpp
 # $(call group,VARIABLE,NAME,FOLDER,LETTERS): the files of a group, and its object in VARIABLE.

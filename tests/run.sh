@@ -50,13 +50,11 @@ of_suites() { suite "$1" "$build/unit_tests" --run_test="$2" --run_test='!@eval'
 suites=(unit_tests unit_tests_that_wait unit_tests_of_models test_cli)
 has_race_tests() { [ "$(basename "$build")" != san ]; }
 has_race_tests && suites+=(race_tests)
-{
-  suite test_cli tests/test_cli.sh "$build/dsv32"
-  of_suites unit_tests_of_models "$models"
-} &
+suite test_cli tests/test_cli.sh "$build/dsv32" &
 {
   has_race_tests && suite race_tests build/races/race_tests
   of_suites unit_tests_that_wait "$waiting"
+  of_suites unit_tests_of_models "$models"
 } &
 suite unit_tests "$build/unit_tests" --run_test="!$models,$waiting"
 wait
