@@ -7,8 +7,8 @@
 
 namespace dsv32::cuda {
 
-// Work that blocks of another product's launch do: F32 rows of the same x, of one problem, and then the
-// router; or turning queries; or storing tokens' rows and keys.
+// F32 rows of the same x, of one problem, and then the router; or turning queries; or storing tokens' rows
+// and keys.
 struct Beside {
   int n_jobs = 0;  // blocks of this work
   DecodeRows rows;

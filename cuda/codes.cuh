@@ -91,39 +91,29 @@ struct SuperFormat : BlockFormat<Block> {
   }
 };
 
-template <>
-struct Codes<TensorType::q4_0> : BlockFormat<BlockQ4_0> {
-  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
-    return subtract4(load_word<kAlign>(b + 2 + j) >> (i16 / 4) & 0x0f0f0f0fu, 8);
-  }
-  __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), 0}; }
-};
+// Q4_0 to Q5_1: d; with mins m; with a fifth bit of each code four bytes of these; then nibbles.
+template <typename Block, bool kHasFifth>
+struct PlainNibbles : BlockFormat<Block> {
+  using Format = BlockFormat<Block>;
+  static constexpr int kFifth = Format::kHasMin ? 4 : 2, kNibbles = kFifth + (kHasFifth ? 4 : 0);
 
-template <>
-struct Codes<TensorType::q4_1> : BlockFormat<BlockQ4_1> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
-    return load_word<kAlign>(b + 4 + j) >> (i16 / 4) & 0x0f0f0f0fu;
+    uint32_t codes = load_word<Format::kAlign>(b + kNibbles + j) >> (i16 / 4) & 0x0f0f0f0fu;
+    if constexpr (kHasFifth) codes |= spread4(load_word<Format::kAlign>(b + kFifth) >> (i16 + j)) << 4;
+    return Format::kHasMin ? codes : subtract4(codes, kHasFifth ? 16 : 8);
   }
-  __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), load_f16(b + 2)}; }
+  __device__ static ScaleMin scale(const uint8_t* b, int) {
+    return {load_f16(b), Format::kHasMin ? load_f16(b + 2) : 0};
+  }
 };
-
 template <>
-struct Codes<TensorType::q5_0> : BlockFormat<BlockQ5_0> {
-  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
-    const uint32_t low = load_word<kAlign>(b + 6 + j) >> (i16 / 4) & 0x0f0f0f0fu;
-    return subtract4(low | spread4(load_word<kAlign>(b + 2) >> (i16 + j)) << 4, 16);
-  }
-  __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), 0}; }
-};
-
+struct Codes<TensorType::q4_0> : PlainNibbles<BlockQ4_0, false> {};
 template <>
-struct Codes<TensorType::q5_1> : BlockFormat<BlockQ5_1> {
-  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
-    const uint32_t low = load_word<kAlign>(b + 8 + j) >> (i16 / 4) & 0x0f0f0f0fu;
-    return low | spread4(load_word<kAlign>(b + 4) >> (i16 + j)) << 4;
-  }
-  __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), load_f16(b + 2)}; }
-};
+struct Codes<TensorType::q4_1> : PlainNibbles<BlockQ4_1, false> {};
+template <>
+struct Codes<TensorType::q5_0> : PlainNibbles<BlockQ5_0, true> {};
+template <>
+struct Codes<TensorType::q5_1> : PlainNibbles<BlockQ5_1, true> {};
 
 template <>
 struct Codes<TensorType::q8_0> : BlockFormat<BlockQ8_0> {
@@ -164,44 +154,34 @@ struct Codes<TensorType::q3_k> : SuperFormat<TensorType::q3_k, BlockQ3_K> {
 
 // Q4_K, Q5_K: scales and mins of the lower or the upper four groups, a byte each (quant_codes.h,
 // unpack_k_scales). head: a block's first 16 bytes.
-struct KScales {
-  uint32_t scales, mins;
-};
-DSV32_DEVICE KScales k_scales(const uint4& head, bool is_upper) {
-  const uint32_t a = head.y, m = head.z, low = head.w;
-  return {is_upper ? (low & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u) : a & 0x3f3f3f3fu,
-          is_upper ? (low >> 4 & 0x0f0f0f0fu) | (m >> 2 & 0x30303030u) : m & 0x3f3f3f3fu};
-}
 DSV32_DEVICE ScaleMin k_scale(const uint4& head, int i16) {
-  const KScales of = k_scales(head, i16 >= 128);
-  const uint32_t index = i16 / 32 % 4;
-  const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&head.x));
-  return {d.x * byte_to_float(of.scales, index), -d.y * byte_to_float(of.mins, index)};
+  const bool is_upper = i16 >= 128;
+  const uint32_t a = head.y, m = head.z, low = head.w, index = i16 / 32 % 4;
+  const uint32_t scales = is_upper ? (low & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u) : a & 0x3f3f3f3fu,
+                 mins = is_upper ? (low >> 4 & 0x0f0f0f0fu) | (m >> 2 & 0x30303030u) : m & 0x3f3f3f3fu;
+  const float2 d = unpack_f16(head.x);
+  return {d.x * byte_to_float(scales, index), -d.y * byte_to_float(mins, index)};
 }
-DSV32_DEVICE uint4 k_head(const uint8_t* b) {
-  const auto* words = reinterpret_cast<const uint32_t*>(b);
-  return make_uint4(words[0], words[1], words[2], words[3]);
-}
-DSV32_DEVICE ScaleMin k_scale(const uint8_t* b, int i16) { return k_scale(k_head(b), i16); }
 
-template <>
-struct Codes<TensorType::q4_k> : BlockFormat<BlockQ4_K> {
+template <typename Block, bool kHasFifth>
+struct NibblesOf256 : BlockFormat<Block> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
-    return load_word<kAlign>(b + 16 + i16 / 64 * 32 + i16 % 32 + j) >> (i16 % 64 / 32 * 4) & 0x0f0f0f0fu;
+    constexpr int kAlign = BlockFormat<Block>::kAlign, kNibbles = kHasFifth ? 48 : 16;
+    uint32_t codes =
+        load_word<kAlign>(b + kNibbles + i16 / 64 * 32 + i16 % 32 + j) >> (i16 % 64 / 32 * 4) & 0x0f0f0f0fu;
+    if constexpr (kHasFifth)
+      codes |= (load_word<kAlign>(b + 16 + i16 % 32 + j) >> (i16 / 32) & 0x01010101u) << 4;
+    return codes;
   }
-  __device__ static ScaleMin scale(const uint8_t* b, int i16) { return k_scale(b, i16); }
+  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+    const auto* words = reinterpret_cast<const uint32_t*>(b);
+    return k_scale(make_uint4(words[0], words[1], words[2], words[3]), i16);
+  }
 };
-
 template <>
-struct Codes<TensorType::q5_k> : BlockFormat<BlockQ5_K> {
-  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
-    const uint32_t low =
-        load_word<kAlign>(b + 48 + i16 / 64 * 32 + i16 % 32 + j) >> (i16 % 64 / 32 * 4) & 0x0f0f0f0fu;
-    const uint32_t high = load_word<kAlign>(b + 16 + i16 % 32 + j) >> (i16 / 32) & 0x01010101u;
-    return low | high << 4;
-  }
-  __device__ static ScaleMin scale(const uint8_t* b, int i16) { return k_scale(b, i16); }
-};
+struct Codes<TensorType::q4_k> : NibblesOf256<BlockQ4_K, false> {};
+template <>
+struct Codes<TensorType::q5_k> : NibblesOf256<BlockQ5_K, true> {};
 
 template <>
 struct Codes<TensorType::q6_k> : SuperFormat<TensorType::q6_k, BlockQ6_K> {

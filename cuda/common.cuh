@@ -20,7 +20,8 @@ DSV32_DEVICE void scale_pair(const GateScales& scales, int64_t problem, float& g
   gate *= pair[0], up *= pair[1];
 }
 
-DSV32_DEVICE float warp_sum(float x) {
+template <typename T>
+DSV32_DEVICE T warp_sum(T x) {
   DSV32_UNROLL for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
   return x;
 }
@@ -58,11 +59,10 @@ DSV32_DEVICE float block_sum(float x) {
   return sums[0];
 }
 
-// Multiplies x [dim], a power of two, in shared memory by the Hadamard matrix of ones and minus ones, in the
-// CPU's stages and order. Called by n_threads threads with the barrier sync(); begins and ends with it.
+// Multiplies x [dim], a power of two, in shared memory by the orthonormal Hadamard matrix, in the CPU's
+// stages and order. Called by n_threads threads with the barrier sync(); begins and ends with it.
 template <typename Sync>
-DSV32_DEVICE void hadamard_stages(float* x, int64_t dim, unsigned thread, unsigned n_threads,
-                                  const Sync& sync) {
+DSV32_DEVICE void hadamard(float* x, int64_t dim, unsigned thread, unsigned n_threads, const Sync& sync) {
   const auto n_pairs = static_cast<unsigned>(dim / 2);
   for (unsigned half = 1; half <= n_pairs; half *= 2) {
     sync();
@@ -73,6 +73,9 @@ DSV32_DEVICE void hadamard_stages(float* x, int64_t dim, unsigned thread, unsign
       pair[half] = a - b;
     }
   }
+  sync();
+  const float norm = 1.0f / sqrtf(static_cast<float>(dim));
+  for (int64_t i = thread; i < dim; i += n_threads) x[i] *= norm;
   sync();
 }
 
@@ -132,9 +135,14 @@ DSV32_DEVICE __half to_f16(float x) {
   return __ushort_as_half(static_cast<unsigned short>(pack_f16(x, 0.0f)));
 }
 
-DSV32_DEVICE float2 unpack_f16(uint32_t pair) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+// Pairs of 16-bit floats in a word.
+template <typename Pair>
+DSV32_DEVICE uint32_t as_word(Pair x) {
+  return *reinterpret_cast<const uint32_t*>(&x);
 }
+DSV32_DEVICE __half2 as_half2(uint32_t x) { return *reinterpret_cast<const __half2*>(&x); }
+DSV32_DEVICE __nv_bfloat162 as_bfloat2(uint32_t x) { return *reinterpret_cast<const __nv_bfloat162*>(&x); }
+DSV32_DEVICE float2 unpack_f16(uint32_t pair) { return __half22float2(as_half2(pair)); }
 
 // The unit of a row whose largest magnitude is `largest`. Bounded so that its inverse is a normal float: rows
 // below 2^-98 only become less accurate, infinity stays infinite.
@@ -163,11 +171,6 @@ DSV32_DEVICE int64_t paged_row(const int32_t* pages, const CacheView& cache, int
 // Whether rows can be copied 16 bytes at a time.
 inline bool has_whole_words(const CacheView& cache) {
   return is_aligned(cache.rows, 16) && is_aligned(cache.slots, 16) && cache.layout.row_bytes() % 16 == 0;
-}
-
-// Whether the sequence has a top-k buffer; without one each row lies in the slot of its position.
-DSV32_DEVICE bool has_buffer(const CacheView& cache, int64_t seq) {
-  return cache.buffers && cache.buffers[seq].n_slots > 0;
 }
 
 // The tokens of a sequence in a decode step: n of them, and how many are before the one that asks. Their
@@ -206,9 +209,9 @@ DSV32_DEVICE void claim_in_turn(int n, const int (&order)[kMostSequenceTokens],
 }
 
 // The start of the key page that holds `pos`.
-DSV32_DEVICE uint8_t* key_page(const CacheView& cache, int64_t page_bytes, int64_t seq, int64_t pos) {
+DSV32_DEVICE uint8_t* key_page(const CacheView& cache, int64_t seq, int64_t pos) {
   return cache.key_pages +
-         static_cast<int64_t>(cache.pages[seq * cache.max_pages + pos / kPageTokens]) * page_bytes;
+         cache.pages[seq * cache.max_pages + pos / kPageTokens] * cache.layout.key_page_bytes();
 }
 
 // ---- the blocks that share a row: a cluster, whose blocks see each other's shared memory, or one block ----
@@ -223,15 +226,7 @@ struct Team {
 #endif
   }
   // A barrier of all threads of all blocks; afterwards all see the shared memory that was written before.
-  __device__ void sync() const {
-#if __CUDA_ARCH__ >= 900
-    if (size > 1) {
-      sync_cluster();
-      return;
-    }
-#endif
-    __syncthreads();
-  }
+  __device__ void sync() const { size > 1 ? sync_cluster() : __syncthreads(); }
   // The same variable in the shared memory of block `of`.
   template <typename T>
   __device__ T* of(T* shared, int block) const {

@@ -15,18 +15,15 @@
 #include <unordered_map>
 
 #include "backend/expert_window.h"
-#include "backend/link_share.h"
+#include "backend/pinned_memory.h"
 #include "base/host_memory.h"
 #include "cuda/expert_ring.h"
 #include "cuda/gather.h"
-#include "cuda/pinning.h"
 #include "cuda/recording.h"
 #include "cuda/stream.h"
 
 namespace dsv32 {
 namespace {
-
-using cuda::check_cuda;
 
 constexpr size_t kInboxBytes = cuda::Inbox::kBytes;
 constexpr size_t kWorkspaceBytes = (size_t{256} << 20) + kInboxBytes;
@@ -45,6 +42,18 @@ constexpr int kNumericsEpoch = 13;
 // Left free for the driver, which takes it later for kernels' code and recorded steps.
 constexpr uint64_t kDriverBytes = uint64_t{256} << 20;
 
+PinningDriver pinning_driver(int device) {
+  return {.pin =
+              [device](void* memory, size_t n_bytes) {
+                if (cudaSetDevice(device) == cudaSuccess &&
+                    cudaHostRegister(memory, n_bytes, cudaHostRegisterPortable) == cudaSuccess)
+                  return true;
+                cudaGetLastError();
+                return false;
+              },
+          .unpin = [](void* memory) { cudaHostUnregister(memory); }};
+}
+
 class CudaBackend : public Backend {
  public:
   CudaBackend(int device, const MemoryLimits& limits, int n_threads, std::shared_ptr<HostLane> lane)
@@ -54,7 +63,7 @@ class CudaBackend : public Backend {
         device_memory_(limits.device),
         host_memory_(limits.host),
         nodes_(NumaNodes::of_machine()),
-        pinned_(cuda::pinning_driver(device), nodes_) {
+        pinned_(pinning_driver(device), nodes_) {
     workspace_memory_ = alloc(Place::device, kWorkspaceBytes, "scratch memory");
     workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes - kStateBytes - kInboxBytes);
     n_done_ = static_cast<uint32_t*>(state_at(0));
@@ -74,7 +83,6 @@ class CudaBackend : public Backend {
     cudaStreamSynchronize(stream_);
     ring_.reset();
     host_.reset();
-    for (void* memory : placed_in_host_) free(Place::host, memory);
     for (void* weights : placed_weights_) cudaFree(weights);
     cudaFreeHost(staging_);
     cudaFreeHost(landing_);
@@ -163,7 +171,7 @@ class CudaBackend : public Backend {
   }
 
   uint8_t* alloc_weights(Place place, size_t n_bytes, size_t n_part_bytes) override {
-    if (place == Place::host) return take_host(n_bytes, "experts in host memory", n_part_bytes);
+    if (place == Place::host) return alloc_pinned(n_bytes, "experts in host memory", n_part_bytes);
     // Products may read up to one block past the end.
     const size_t n_taken = round_up(n_bytes + kPastWeights, kWeightAlignment);
     if (n_taken > expected_.size()) expect_weights(n_taken);
@@ -300,11 +308,7 @@ class CudaBackend : public Backend {
   void indexer_scores(const IndexerScores& op) override { cuda::indexer_scores(op, launch()); }
   void quest_scores(const QuestScores& op) override { cuda::quest_scores(op, launch()); }
   void select_topk(const SelectTopk& op) override { cuda::select_topk(op, launch()); }
-  void resolve(const Resolve& op) override {
-    const cuda::Launch here = launch();
-    has_fetched_ = cuda::can_fetch_resolved(op);
-    cuda::resolve(op, has_fetched_, here);
-  }
+  void resolve(const Resolve& op) override { has_fetched_ = cuda::resolve(op, true, launch()); }
   // On the side stream, beside the main one. Each attend() waits for the oldest fetch not yet waited for.
   // Does nothing if resolve() has fetched.
   void fetch_latents(const FetchLatents& op) override {
@@ -428,7 +432,7 @@ class CudaBackend : public Backend {
   // Makes no driver calls: a recording may be under way.
   void meet_host() {
     if (!lane_) lane_ = std::make_shared<HostLane>(n_threads_, 1);
-    uint8_t* mail = take_host(kMailboxBytes, "the mailbox of experts in host memory");
+    uint8_t* mail = alloc_pinned(kMailboxBytes, "the mailbox of experts in host memory");
     pinned_.wait(mail);
     host_ = std::make_unique<cuda::HostExperts>(lane_, mail,
                                                 static_cast<cuda::HostExperts::State*>(state_at(kPostState)));
@@ -438,13 +442,6 @@ class CudaBackend : public Backend {
   void join() {
     const cuda::Launch here = launch();
     if (host_) host_->join(here);
-  }
-
-  // Zeroed memory; freed with the backend.
-  uint8_t* take_host(size_t n_bytes, const char* what, size_t n_part_bytes = 0) {
-    auto* memory = static_cast<uint8_t*>(alloc_pinned(n_bytes, what, n_part_bytes));
-    placed_in_host_.push_back(memory);
-    return memory;
   }
 
   // get()'s memory, counted against the limit; throws if the limit forbids it or get() returns null.
@@ -463,11 +460,11 @@ class CudaBackend : public Backend {
     return nullptr;
   }
 
-  // Divided over the NUMA nodes if n_part_bytes is given.
-  void* alloc_pinned(size_t n_bytes, const char* what, size_t n_part_bytes = 0) {
-    return take(Place::host, n_bytes, what,
-                "a smaller context (-c) needs less, a larger --host-mem allows more",
-                [&] { return pinned_.alloc(n_bytes, what, n_part_bytes); });
+  // Zeroed memory, freed with the backend; divided over the NUMA nodes if n_part_bytes is given.
+  uint8_t* alloc_pinned(size_t n_bytes, const char* what, size_t n_part_bytes = 0) {
+    return static_cast<uint8_t*>(take(Place::host, n_bytes, what,
+                                      "a smaller context (-c) needs less, a larger --host-mem allows more",
+                                      [&] { return pinned_.alloc(n_bytes, what, n_part_bytes); }));
   }
   void* alloc_device(size_t n_bytes, const char* what, const char* hint) {
     void* memory = nullptr;
@@ -502,7 +499,7 @@ class CudaBackend : public Backend {
   bool is_x_older_ = false;     // the experts' x is older than their choice (run_experts_decode)
   void* landing_ = nullptr;     // pinned, [kLandingBytes]
   void* staging_ = nullptr;     // pinned, [kStagingBytes]
-  std::vector<void*> placed_weights_, placed_in_host_;
+  std::vector<void*> placed_weights_;
   std::span<uint8_t> expected_;              // the unused rest of the last of placed_weights_
   std::unordered_map<void*, size_t> sizes_;  // of device allocations
   std::unique_ptr<cuda::ExpertRing> ring_;   // both only with experts in host memory

@@ -19,17 +19,6 @@
 
 namespace dsv32::cuda::decode {
 
-// x of a token and step: [group j][lane i][high, low][16 bytes]; Q2_K: [lane i][high, low] the group sums of
-// 4 groups, as upper bytes (sum / 16) and lower bytes (the rest); then the unit, f32, and in Q3_K two
-// integers, what the sums of high and of low begin with. Records of two tokens lie in different banks.
-template <TensorType kType>
-requires kIsInteger<kType>
-struct Record<kType> {
-  static constexpr int kPieces = 8, kLanes = 32, kGroups = 0;
-  static constexpr int kSums = 512, kUnit = kSums + (kType == TensorType::q2_k ? 64 : 0), kUsed = kUnit + 16;
-  static constexpr int kBytes = (kUsed + 63) / 128 * 128 + 64;
-};
-
 // A lane's part of a token's step as integers.
 struct IntegerPiece {
   uint32_t bytes[2][2];  // high, low: of its eight values, four a word
@@ -74,7 +63,10 @@ requires kIsInteger<kType> DSV32_DEVICE IntegerPiece round_to_integers(const flo
   return out;
 }
 
-// Makes a record with the lanes of round_to_integers(); writes it if is_there.
+// Makes a record with the lanes of round_to_integers(); writes it if is_there. x of a token and step: [group
+// j][lane i][high, low][16 bytes]; Q2_K: [lane i][high, low] the group sums of 4 groups, as upper bytes (sum
+// / 16) and lower bytes (the rest); then the unit, f32, and in Q3_K two integers, what the sums of high and
+// of low begin with.
 template <TensorType kType>
 requires kIsInteger<kType> DSV32_DEVICE void make_record(const float4 (&v)[2], uint8_t* record,
                                                          bool is_there) {

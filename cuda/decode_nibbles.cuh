@@ -175,9 +175,9 @@ struct IntegerRow<kType> {
 
 // As of the other types, but of eight columns of a piece at a time.
 template <TensorType kType, int kQuads, int kMats, int kTiles>
-requires kHasNibbles<kType>
-DSV32_DEVICE void add_integer_step(Sums<kMats, kTiles>& sums, const uint8_t* const (&step)[kMats][2],
-                                   const IntegerX& x, const Lane<kType>& lane) {
+requires kHasNibbles<kType> DSV32_DEVICE void add_integer_step(Sums<kMats, kTiles>& sums,
+                                                               const uint8_t* const (&step)[kMats][2],
+                                                               const IntegerX& x, const Lane<kType>& lane) {
   constexpr int kEight = 8 * Record<kType>::kBytes;
   using Row = IntegerRow<kType>;
   DSV32_UNROLL for (int m = 0; m < kMats; ++m) {

@@ -258,22 +258,6 @@ DSV32_DEVICE const DecodeRows::Matrix& find_tile(const DecodeRows& rows, const L
   return matrix;
 }
 
-// Where a step of that tile lies in bands. Past the end the last tile is read again.
-template <TensorType kType>
-DSV32_DEVICE const uint8_t* band_step(const DecodeRows& rows, const Layout& layout, int step,
-                                      int64_t mat_offset, int group) {
-  int first_row;
-  const DecodeRows::Matrix& matrix = find_tile(rows, layout, group, &first_row);
-  return matrix.weights + mat_offset + min(first_row, matrix.n_rows - kBandTile) * rows.row_bytes +
-         step * (kBandTile * Steps<kType>::kBytes);
-}
-
-// Bytes between rows of a step in shared memory.
-template <TensorType kType>
-__host__ __device__ constexpr int slot_bytes(bool in_bands) {
-  return !kIsFloat<kType> && in_bands ? Steps<kType>::kBytes : Steps<kType>::kSlot;
-}
-
 // Copies sixteen bytes of weights. kOnce: no other block reads them.
 template <bool kOnce>
 DSV32_DEVICE void copy_weights(uint32_t to, const uint8_t* from, bool is_wanted = true) {

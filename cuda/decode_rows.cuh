@@ -64,8 +64,11 @@ struct BandWay {
     n_left = 0;
     if (group >= of.layout.n_groups) return;
     n_left = of.share.end - of.share.first;
-    middle =
-        band_step<kType>(of.rows, of.layout, of.share.first, of.mat_offset, group) + kMiddle + 16 * of.lane;
+    int first_row;
+    const DecodeRows::Matrix& matrix = find_tile(of.rows, of.layout, group, &first_row);
+    // Past the end the last tile is read again.
+    middle = matrix.weights + of.mat_offset + min(first_row, matrix.n_rows - kBandTile) * of.rows.row_bytes +
+             of.share.first * kTile + kMiddle + 16 * of.lane;
   }
   // Starts the copies of the next step.
   DSV32_DEVICE void put(uint32_t to) {
@@ -98,7 +101,7 @@ struct BandWay {
 // For rows that lie whole.
 template <TensorType kType, int kMats>
 struct RowsWay {
-  static constexpr int kTile = kBandTile * slot_bytes<kType>(false), kStage = kMats * kTile;
+  static constexpr int kTile = kBandTile * Steps<kType>::kSlot, kStage = kMats * kTile;
 
   // A place on the way: the group of tiles, and where its step lies for this lane.
   struct Walk {
@@ -163,7 +166,8 @@ struct RowsWay {
 // Shared memory of a block, in this order; each of its teams has a ring and partial sums.
 template <TensorType kType, int kMats, bool kInBands>
 struct SharedSizes {
-  static constexpr int kTile = kBandTile * slot_bytes<kType>(kInBands), kStage = kMats * kTile;  // of a warp
+  static constexpr int kTile = kBandTile * (kInBands ? Steps<kType>::kBytes : Steps<kType>::kSlot),
+                       kStage = kMats * kTile;  // of a warp
   static __host__ __device__ int ring(int n_slots) { return kWarps * n_slots * kStage; }
   static __host__ __device__ int x(int n_steps, int n_tokens) {
     if constexpr (kIsFloat<kType>)

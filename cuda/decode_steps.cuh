@@ -7,7 +7,7 @@
 // cores; the unit and the row's d are applied when the step is added to the sums.
 #pragma once
 
-#include "cuda/decode_weights_k.cuh"
+#include "cuda/decode_weights.cuh"
 
 namespace dsv32::cuda::decode {
 
@@ -27,14 +27,14 @@ DSV32_DEVICE void wait_until_pending(int n) {
 
 DSV32_DEVICE float tf32_part(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
 
-// x of one column and step as bytes: [pieces][4 lanes][8 values]; with kHasSums [4 lanes] the sums over the
-// lane's scale groups as fp16, then their rounding errors; then the unit, f32. Records of two columns lie in
-// different banks.
+// x of one column and step as bytes: [pieces][4 lanes][8 values]; with kIsK45 [4 lanes] the sums over the
+// lane's two scale groups as fp16, then their rounding errors; then the unit, f32. Integers:
+// decode_integers.cuh. Records of two columns lie in different banks.
 template <TensorType kType>
 struct Record {
   static constexpr int kPieces = Steps<kType>::kCols / 32, kLanes = 4 * kPieces;  // lanes that make a record
-  static constexpr int kGroups = kHasSums<kType> ? 8 * kPieces / Codes<kType>::kGroup : 0;  // of a lane
-  static constexpr int kSums = kPieces * 64, kUnit = kSums + kGroups * 16, kUsed = kUnit + 16;
+  static constexpr int kSumBytes = kIsK45<kType> ? 32 : kType == TensorType::q2_k ? 64 : 0;
+  static constexpr int kSums = kPieces * 64, kUnit = kSums + kSumBytes, kUsed = kUnit + 16;
   static constexpr int kBytes = (kUsed + 63) / 128 * 128 + 64;
 };
 
@@ -54,14 +54,10 @@ struct RoundedX {
   __half sum[2];      // of the scale group, and its rounding error; valid in the group's first lane
 };
 
-// Whether the lane is one of the first 4 of a scale group, which all have its sum; group: which of the
-// lane's.
-template <TensorType kType>
-DSV32_DEVICE bool has_group_sum(int lane, int* group) {
-  constexpr int kPieces = Record<kType>::kPieces / Record<kType>::kGroups;
-  *group = lane / 4 / kPieces;
-  return lane / 4 % kPieces == 0;
-}
+// With kIsK45 four pieces are a scale group, whose sum all its lanes have; the lanes of its first piece store
+// it.
+constexpr int kGroupPieces = 4;
+DSV32_DEVICE bool stores_group_sum(int lane) { return lane / 4 % kGroupPieces == 0; }
 
 // Rounds a step of a column, by kLanes neighbouring lanes of a warp. Each has eight values, from
 // column_of(piece, i) on, where lane % kLanes = 4 * piece + i. All lanes of a warp call it.
@@ -80,14 +76,13 @@ DSV32_DEVICE RoundedX round_x(const float4 (&v)[2]) {
   DSV32_UNROLL for (int k = 0; k < 4; ++k) out.words[k] =
       pack_f16(x[2 * k] * inverse, x[2 * k + 1] * inverse);
   out.unit = largest < 0x7f800000u ? unit : NAN;  // a NaN or an infinity reaches the result
-  if constexpr (kHasSums<kType>) {
+  if constexpr (kIsK45<kType>) {
     float sum = 0;
     DSV32_UNROLL for (int k = 0; k < 4; ++k) {
       const float2 pair = unpack_f16(out.words[k]);
       sum += pair.x + pair.y;
     }
-    DSV32_UNROLL for (int k = 1; k < X::kPieces / X::kGroups; k *= 2) sum +=
-        __shfl_xor_sync(0xffffffffu, sum, 4 * k);
+    DSV32_UNROLL for (int k = 1; k < kGroupPieces; k *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, 4 * k);
     out.sum[0] = to_f16(sum), out.sum[1] = to_f16(sum - __half2float(out.sum[0]));
   }
   return out;
@@ -102,11 +97,10 @@ DSV32_DEVICE void make_record(const float4 (&v)[2], uint8_t* record, bool is_the
   if (!is_there) return;
   *reinterpret_cast<uint4*>(record + 16 * lane) = {x.words[0], x.words[1], x.words[2], x.words[3]};
   if (lane == 0) *reinterpret_cast<float*>(record + X::kUnit) = x.unit;
-  if constexpr (kHasSums<kType>) {
-    int group;
-    if (!has_group_sum<kType>(lane, &group)) return;
-    auto* to = reinterpret_cast<__half*>(record + X::kSums) + lane % 4 * 2 * X::kGroups + group;
-    to[0] = x.sum[0], to[X::kGroups] = x.sum[1];
+  if constexpr (kIsK45<kType>) {
+    if (!stores_group_sum(lane)) return;
+    auto* to = reinterpret_cast<__half*>(record + X::kSums) + lane % 4 * 4 + lane / 4 / kGroupPieces;
+    to[0] = x.sum[0], to[2] = x.sum[1];
   }
 }
 
@@ -128,7 +122,7 @@ struct LaneX {
     const int i = lane % 4;
     const uint32_t begin = shared_address(x), own = begin + min(lane / 4, last_column) * X::kBytes;
     return {opaque(own + 16 * i),
-            opaque(own + X::kSums + 4 * X::kGroups * i),
+            opaque(own + X::kSums + 8 * i),
             {opaque(begin + min(2 * i, last_column) * X::kBytes + X::kUnit),
              opaque(begin + min(2 * i + 1, last_column) * X::kBytes + X::kUnit)}};
   }
@@ -172,16 +166,16 @@ DSV32_DEVICE void add_step(Sums<kMats, kTiles>& sums, const uint8_t* const (&ste
         __uint_as_float(load_shared_u32(x.units[u] + n * kTile));
     DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
       float least[4] = {};
-      if constexpr (X::kGroups == 2) {
+      if constexpr (kIsK45<kType>) {
         const uint2 b = load_shared_u32x2(x.sums + n * kTile);
-        const uint32_t first = rows[m][0].mins[0], second = rows[m][1].mins[0];
+        const uint32_t first = rows[m][0].mins, second = rows[m][1].mins;
         multiply_f16(least, {first, second, first, second}, b.x, b.y);
       }
       DSV32_UNROLL for (int k = 0; k < 4; ++k) {
         const Row& row = rows[m][k / 2];
         float term = c[0][m][n][k] + c[1][m][n][k];
         if constexpr (Row::kHasD) term *= row.d;
-        if constexpr (kHasSums<kType>) term = fmaf(-row.dmin, least[k], term);
+        if constexpr (kIsK45<kType>) term = fmaf(-row.dmin, least[k], term);
         sums[m][n][k] = fmaf(term, unit[k % 2], sums[m][n][k]);
       }
     }

@@ -16,21 +16,17 @@ namespace {
 // Stores a lane's part of a column's step. values: where its piece's operands begin; at: where the step does.
 template <TensorType kType, int kN>
 DSV32_DEVICE void store_halves(const RoundedX& own, int lane, int c, uint8_t* values, uint8_t* at) {
-  using X = Record<kType>;
   using Step = WideStep<kType, kN>;
   const int i = lane % 4;
   DSV32_UNROLL for (int k = 0; k < 4; ++k) *
       reinterpret_cast<uint32_t*>(values + k / 2 * Step::kOperand + Step::word_at(c, i, k % 2)) =
       own.words[k];
   if (lane == 0) *reinterpret_cast<float*>(at + Step::kUnits + 4 * c) = own.unit;
-  if constexpr (kHasSums<kType>) {
-    int group;
-    if (!has_group_sum<kType>(lane, &group)) return;
-    DSV32_UNROLL for (int k = 0; k < 2; ++k) {
-      const int at_half = k * X::kGroups + group, word = at_half / 2;
-      *reinterpret_cast<__half*>(at + Step::kSums + word / 2 * Step::kOperand +
-                                 Step::word_at(c, i, word % 2) + at_half % 2 * 2) = own.sum[k];
-    }
+  if constexpr (kIsK45<kType>) {
+    if (!stores_group_sum(lane)) return;
+    DSV32_UNROLL for (int k = 0; k < 2; ++k) *
+        reinterpret_cast<__half*>(at + Step::kSums + Step::word_at(c, i, k) + lane / 4 / kGroupPieces * 2) =
+        own.sum[k];
   }
 }
 template <TensorType kType, int kN>
@@ -127,20 +123,17 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], LaneRow<kType> (&next)[2]
   wgmma_wait<0>();
   take_sums(c[0]), take_sums(c[1]);
   DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) c[0][k] += c[1][k];
-  if constexpr (kHasSums<kType>) {
+  if constexpr (kIsK45<kType>) {
     const uint32_t b = first + (Step::kSums - Step::kFirst >> 4);
     wgmma_begin();
-    DSV32_UNROLL for (int k = 0; k < X::kGroups / 2; ++k) {
-      // The same mins times the sums, and times the sums' rounding errors.
-      wgmma<kN>(c[1], {row[0].mins[0], row[1].mins[0], row[0].mins[0], row[1].mins[0]},
-                whole_plain_operand(b + k * (Step::kOperand >> 4)), k > 0);
-    }
+    // The same mins times the sums, and times the sums' rounding errors.
+    wgmma<kN>(c[1], {row[0].mins, row[1].mins, row[0].mins, row[1].mins}, whole_plain_operand(b), false);
     wgmma_commit();
   }
   if constexpr (Row::kHasD) {
     DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) c[0][k] *= row[k / 2 % 2].d;
   }
-  if constexpr (kHasSums<kType>) {
+  if constexpr (kIsK45<kType>) {
     wgmma_wait<0>();
     take_sums(c[1]);
     DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) c[0][k] = fmaf(-row[k / 2 % 2].dmin, c[1][k], c[0][k]);
@@ -224,8 +217,8 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], IntegerRow<kType> (&next)
   x.release();
 }
 
-// The same for nibbles. Up to 32 tokens the sums of a group are multiplied by its scale while the next group's
-// products run; more leave no registers for two groups.
+// The same for nibbles. Up to 32 tokens the sums of a group are multiplied by its scale while the next
+// group's products run; more leave no registers for two groups.
 template <TensorType kType, int kN, typename LoadNext>
 requires kHasNibbles<kType> DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2],
                                                             IntegerRow<kType> (&next)[2],
@@ -260,9 +253,8 @@ requires kHasNibbles<kType> DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2
     }
     const uint32_t b = plain_operand(stage) + p % kEach * (2 * Step::kOperand >> 4);
     wgmma_begin();
-    DSV32_UNROLL for (int t = 0; t < Row::kTerms; ++t)
-        wgmma_signed_bytes<2 * kN>(c[p], {codes[0][t].x, codes[1][t].x, codes[0][t].y, codes[1][t].y},
-                                   whole_plain_operand(b), t > 0);
+    DSV32_UNROLL for (int t = 0; t < Row::kTerms; ++t) wgmma_signed_bytes<2 * kN>(
+        c[p], {codes[0][t].x, codes[1][t].x, codes[0][t].y, codes[1][t].y}, whole_plain_operand(b), t > 0);
     wgmma_commit();
     if (p > 0 && kRunsAhead) {
       wgmma_wait<1>();

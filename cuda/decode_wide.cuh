@@ -22,7 +22,7 @@ template <TensorType kType, int kN>
 struct WideStep {
   using X = Record<kType>;
   static constexpr int kParts = kN > 32 ? 2 : 1, kPartPieces = X::kPieces / kParts;
-  static constexpr int kMinOperands = kType == TensorType::q2_k ? 2 : X::kGroups / 2;
+  static constexpr int kMinOperands = X::kSumBytes / 32;
   static constexpr int kOperand = kN * 32, kFirst = kParts == 2 ? X::kPieces * kOperand : 0,
                        kSums = 2 * X::kPieces * kOperand, kUnits = kSums + kMinOperands * kOperand,
                        kBegins = kUnits + 4 * kN, kBytes = kBegins + (kType == TensorType::q3_k ? 8 * kN : 0),

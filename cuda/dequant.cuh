@@ -42,23 +42,19 @@ void with_type(TensorType type, const Work& work) {
     fail(ErrorKind::internal, format("no kernel reads weights of type %u", static_cast<unsigned>(type)));
 }
 
-// out [16]: values col..col+15 of a row, equal to the reference up to the rounding of one fma; col is a
-// multiple of 16. grid: see fill_grid.
+// out [16]: values col..col+15 of a row of codes, equal to the reference up to the rounding of one fma; col
+// is a multiple of 16. grid: see fill_grid.
 template <TensorType kType>
 DSV32_DEVICE void dequantize16(const uint8_t* row, int64_t col, float* out, const uint32_t* grid) {
-  if constexpr (kIsFloat<kType>) {
-    DSV32_UNROLL for (int i = 0; i < 16; ++i) out[i] = load_float<kType>(row, col + i);
-  } else {
-    using Format = Codes<kType>;
-    const uint8_t* block = row + col / Format::kBlockValues * Format::kBlockBytes;
-    const int i16 = static_cast<int>(col % Format::kBlockValues);
-    const ScaleMin s = Format::scale(block, i16);
-    DSV32_UNROLL for (int j = 0; j < 16; j += 4) {
-      float codes[4];
-      codes_to_floats(Format::codes4(block, i16, j, grid), codes);
-      DSV32_UNROLL for (int i = 0; i < 4; ++i) out[j + i] =
-          Format::kHasMin ? fmaf(s.scale, codes[i], s.min) : s.scale * codes[i];
-    }
+  using Format = Codes<kType>;
+  const uint8_t* block = row + col / Format::kBlockValues * Format::kBlockBytes;
+  const int i16 = static_cast<int>(col % Format::kBlockValues);
+  const ScaleMin s = Format::scale(block, i16);
+  DSV32_UNROLL for (int j = 0; j < 16; j += 4) {
+    float codes[4];
+    codes_to_floats(Format::codes4(block, i16, j, grid), codes);
+    DSV32_UNROLL for (int i = 0; i < 4; ++i) out[j + i] =
+        Format::kHasMin ? fmaf(s.scale, codes[i], s.min) : s.scale * codes[i];
   }
 }
 

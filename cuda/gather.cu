@@ -217,12 +217,6 @@ int64_t most_words(const Work& work) {
   return std::max<int64_t>(int64_t{work.parts[0].n_words} + work.parts[1].n_words, n_sums);
 }
 
-void enqueue(const Gather& op, const Work& work, const Launch& launch) {
-  launch_kernel(gather_kernel, {gather_blocks(most_words(work), kThreads, launch.n_sms), kThreads}, launch,
-                work);
-  if (op.norm.out) rms_norm(op.norm, launch);
-}
-
 // Lets `from` access the memory of `to`, if it can. A recording may be under way in this thread.
 void let_one_reach(int from, int to) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -308,7 +302,9 @@ void Exchange::gather(const Gather& op, const Launch& launch) {
   for (Part& part : work.parts) widen(part, n_members);
   set_sum(op, work);
   work.alarm = know(member, visits);
-  enqueue(op, work, launch);
+  launch_kernel(gather_kernel, {gather_blocks(most_words(work), kThreads, launch.n_sms), kThreads}, launch,
+                work);
+  if (op.norm.out) rms_norm(op.norm, launch);
   if (!member.is_alone()) member.team->meet(member.number, nullptr);
 }
 

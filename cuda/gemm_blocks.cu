@@ -180,23 +180,20 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_formats_kernel(const Pro
   find_token_rows(product, place, token_rows);
   fill_grid<kType>(grid);
   __syncthreads();
-  with_tokens(place.tile.n, [&]<int kTokens>() {
+  with_tokens<32, 64, 96, 128>(place.tile.n, [&]<int kTokens>() {
     float sums[kTokens / 2] = {};
     multiply_tile<kType, kTokens>(product, place, token_rows, shared_address(shared), raw, grid, sums);
     store_sums<kTokens>(product, token_rows, place.tile, place.first_row + threadIdx.x / 32 * 16, sums);
   });
 }
 
-template <TensorType kType>
-void start(const Product& product, const Launch& launch) {
-  launch_plain(multiply_formats_kernel<kType>,
-               {product_grid(product, kTileRows), kThreads, Staging<kType>::kBytes}, launch, product);
-}
-
 }  // namespace
 
 void multiply_blocks(const Product& product, const Launch& launch) {
-  with_type(product.weight.type, [&]<TensorType kType>() { start<kType>(product, launch); });
+  with_type(product.weight.type, [&]<TensorType kType>() {
+    launch_plain(multiply_formats_kernel<kType>,
+                 {product_grid(product, kTileRows), kThreads, Staging<kType>::kBytes}, launch, product);
+  });
 }
 
 }  // namespace dsv32::cuda

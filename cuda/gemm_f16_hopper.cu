@@ -144,16 +144,6 @@ DSV32_DEVICE void multiply_steps(int n_steps, uint32_t stages, uint32_t rows, Ba
   if (n_steps > 0 && tells) arrive(&barriers->empty[done.stage]);
 }
 
-template <class Work>
-DSV32_DEVICE void with_item_tokens(int n_tokens, const Work& work) {
-  if (n_tokens <= 64)
-    work.template operator()<64>();
-  else if (n_tokens <= 128)
-    work.template operator()<128>();
-  else
-    work.template operator()<256>();
-}
-
 // What one of the two multiplying groups does.
 DSV32_DEVICE void multiply_items(const Product& product, const Shape& shape, uint32_t stages,
                                  Barriers* barriers) {
@@ -169,7 +159,7 @@ DSV32_DEVICE void multiply_items(const Product& product, const Shape& shape, uin
     float* y = static_cast<float*>(product.y) + first_token * product.y_stride + item.y_offset + row;
     const bool is_pair =
         row + 1 < n_rows && reinterpret_cast<uintptr_t>(y) % 8 == 0 && product.y_stride % 2 == 0;
-    with_item_tokens(item.n_tokens, [&]<int kTokens>() {
+    with_tokens<64, 128, 256>(item.n_tokens, [&]<int kTokens>() {
       float sums[kTokens / 2];
       multiply_steps<kTokens>(item.n_steps, stages, warp / 4 * 64 * 128, barriers, walk, sums);
       // Units are loaded in groups before sums are written, because the compiler must assume that a write

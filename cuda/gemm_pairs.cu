@@ -348,18 +348,6 @@ struct Pairs {
     }
   }
 
-  // As with_tokens(), but with three widths, which is what the assembler finds registers for: 32 tokens take
-  // as long as 64.
-  template <class Work>
-  static DSV32_DEVICE void with_widths(int n_tokens, const Work& work) {
-    if (n_tokens <= 64)
-      work.template operator()<64>();
-    else if (n_tokens <= kMiddle)
-      work.template operator()<kMiddle>();
-    else
-      work.template operator()<kItemTokens>();
-  }
-
   // What the multiplying warps do.
   static DSV32_DEVICE void multiply_items(const PairProduct& op, int n_row_tiles, int n_items,
                                           uint32_t stages, const uint8_t* raw, const ItemTokens* item_tokens,
@@ -368,7 +356,8 @@ struct Pairs {
     for (int index = static_cast<int>(blockIdx.x); index < n_items; index += static_cast<int>(gridDim.x)) {
       const Item item = item_of(op, n_row_tiles, index);
       const WarpRows rows = warp_rows(op, item);
-      with_widths(item.tile.n, [&]<int kTokens>() {
+      // Three widths are what the assembler finds registers for: 32 tokens take as long as 64.
+      with_tokens<64, kMiddle, kItemTokens>(item.tile.n, [&]<int kTokens>() {
         float sums[kItemSums];
         multiply_item<kTokens>(item, rows, stages, raw, grid, &barriers->stages, walk, span_walk, sums);
         store_item<kTokens>(op, item, rows.row, item_tokens[item_walk.stage], sums);

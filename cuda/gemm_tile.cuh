@@ -115,8 +115,6 @@ void round_activations(const Activations& x, const RoundedRows& out, RowForm for
 // Throws Error{internal} unless the type is supported and the rows are long enough.
 void check_weight(const WeightMatrix& weight);
 
-#ifdef __CUDACC__
-
 // Where byte `byte` (of 128) of row `row` lies. 16-byte pieces are permuted by the row, so that reading one
 // column of eight rows (ldmatrix, wgmma) touches every bank once.
 DSV32_DEVICE uint32_t tile_offset(int row, int byte) {
@@ -198,17 +196,15 @@ DSV32_DEVICE void find_token_rows(const Product& product, const Place& place, To
   }
 }
 
-// Calls work<n>() with the smallest product width n that holds n_tokens.
-template <class Work>
+// Calls work<n>() with the first of these ascending widths that holds n_tokens, else with the last.
+template <int kWidth, int... kWider, class Work>
 DSV32_DEVICE void with_tokens(int n_tokens, const Work& work) {
-  if (n_tokens <= 32)
-    work.template operator()<32>();
-  else if (n_tokens <= 64)
-    work.template operator()<64>();
-  else if (n_tokens <= 96)
-    work.template operator()<96>();
+  if constexpr (sizeof...(kWider) == 0)
+    work.template operator()<kWidth>();
+  else if (n_tokens <= kWidth)
+    work.template operator()<kWidth>();
   else
-    work.template operator()<128>();
+    with_tokens<kWider...>(n_tokens, work);
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -261,7 +257,5 @@ DSV32_DEVICE void store_sums(const Product& product, const TokenRows& rows, cons
     }
   }
 }
-
-#endif  // __CUDACC__
 
 }  // namespace dsv32::cuda

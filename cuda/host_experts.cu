@@ -171,17 +171,6 @@ void run_link_share(const RunExperts& op, const Launch& launch) {
 
 }  // namespace
 
-// The host is told at once: whatever fails after this, the device waits for the answer.
-void HostExperts::post(const RunExperts& op, bool is_recorded, const Launch& launch) {
-  launch_kernel(post_kernel, {blocks_for(op.n_tokens * op.w1.n_cols), kThreads}, launch, op, box_.place(op),
-                state_, &box_.words().posted, box_.request(op));
-  pending_ = op;
-  if (is_recorded)
-    ++n_recorded_;
-  else
-    expect(1);
-}
-
 void HostExperts::run(const RunExperts& op, bool is_recorded, const Launch& launch) {
   if (op.w1.n_cols != op.w2.n_rows || op.w1.n_rows != op.w2.n_cols)
     fail(ErrorKind::internal, "the shapes of the experts' matrices do not match");
@@ -191,7 +180,11 @@ void HostExperts::run(const RunExperts& op, bool is_recorded, const Launch& laun
     RunExperts part = tokens_of(op, token, std::min(n_together, op.n_tokens - token)), host = part;
     static_cast<ExpertStacks&>(host) = host_part(host, n_share);
     host.scales = host.host_scales;
-    post(host, is_recorded, launch);
+    launch_kernel(post_kernel, {blocks_for(host.n_tokens * host.w1.n_cols), kThreads}, launch, host,
+                  box_.place(host), state_, &box_.words().posted, box_.request(host));
+    // The host is told at once: whatever fails after this, the device waits for the answer.
+    pending_ = host;
+    is_recorded ? static_cast<void>(++n_recorded_) : expect(1);
     has_share_ = n_share > 0;
     if (has_share_) run_link_share(part, launch);
   }

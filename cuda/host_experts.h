@@ -43,8 +43,6 @@ class HostExperts {
   void check() { box_.check(); }
 
  private:
-  void post(const RunExperts& op, bool is_recorded, const Launch& launch);
-
   Mailbox box_;
   State* state_;
   const uint64_t most_nanoseconds_;

@@ -57,10 +57,6 @@ constexpr uint4 kAllAbsent = {kAbsent, kAbsent, kAbsent, kAbsent};
 struct Words {
   uint32_t* words = nullptr;
   int width = 0, n = 0;
-
-  DSV32_DEVICE int member_of(int i, const Alarm& alarm) const {
-    return i % width / (width / alarm.n_members);
-  }
 };
 
 // Loads kTogether vectors, n_apart words from each other, again and again until all words up to `end` are
@@ -76,7 +72,7 @@ DSV32_DEVICE void load_arrived(const Words& from, int first, int n_apart, int en
     }
     DSV32_UNROLL for (int k = 0; k < kTogether; ++k) if (has_absent(v[k])) absent =
         first + k * n_apart + absent_in(v[k]);
-    is_complete = absent < 0 || patience.ends(alarm, from.member_of(absent, alarm));
+    is_complete = absent < 0 || patience.ends(alarm, absent % from.width / (from.width / alarm.n_members));
   }
 }
 

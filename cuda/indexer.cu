@@ -1,10 +1,6 @@
 // The indexer's scores: score(t, s) = sum over heads h of w[t, h] * max(0, q[t, h] . key[s]), computed by one
-// warp from its key and query alone. choose_scores() chooses the kernel:
-//
-// hopper: keys of 128 e4m3 values, up to 64 heads (indexer_hopper.cu)
-// generic: the same keys, up to 256 heads (generic/indexer.cu)
-// plain: any sizes, and f32 keys (here)
-
+// warp from its key and query alone. choose_scores() chooses the kernel; here is the one for any sizes and
+// f32 keys.
 #include "cuda/indexer.cuh"
 
 namespace dsv32::cuda {
@@ -21,7 +17,7 @@ DSV32_DEVICE float key_value(const Scoring& op, const uint8_t* page, int key, in
   return from_e4m3(page[op.keys_offset + at]) * scales[key * n_tiles + i / kTileValues];
 }
 
-// score(t, s) in f32, for any sizes and for f32 keys.
+// score(t, s) in f32.
 // Grid (pages, tokens): a thread has one key of the page and every fourth head. kInShared: shared memory
 // holds the keys transposed, [dim, 65]; else, for keys without room there, each is read again for each head.
 // Bound by f32 arithmetic and shared memory; for comparisons and small models.
@@ -32,10 +28,10 @@ __global__ void __launch_bounds__(kPlainThreads) score_plain_kernel(Scoring op) 
   let_next_start();
   wait_for_inputs();
   const int64_t t = blockIdx.y;
-  const int32_t pos = op.pos[t], first_key = blockIdx.x * kPage;
+  const int32_t pos = op.step.pos[t], first_key = blockIdx.x * kPage;
   if (first_key > pos) return;
   const int n_tiles = (op.dim + static_cast<int>(kTileValues) - 1) / static_cast<int>(kTileValues);
-  const uint8_t* page = op.page(op.seq[t], blockIdx.x);
+  const uint8_t* page = op.page(op.step.seq[t], blockIdx.x);
   if constexpr (kInShared) {
     for (int item = threadIdx.x; item < kPage * op.dim; item += kPlainThreads) {
       const int key = item / op.dim, i = item % op.dim;
@@ -63,34 +59,12 @@ __global__ void __launch_bounds__(kPlainThreads) score_plain_kernel(Scoring op) 
 }
 
 void score_plain(const Scoring& op, int64_t n_pages, const Launch& launch) {
-  const Extent blocks = {n_pages, op.n_tokens};
+  const Extent blocks = {n_pages, op.step.n_tokens};
   const int64_t n_bytes = int64_t{op.dim} * (kPage + 1) * 4;
   if (n_bytes <= most_shared_bytes(score_plain_kernel<true>))
     launch_kernel(score_plain_kernel<true>, {blocks, kPlainThreads, n_bytes}, launch, op);
   else
     launch_kernel(score_plain_kernel<false>, {blocks, kPlainThreads}, launch, op);
-}
-
-Scoring scoring_of(const IndexerScores& op) {
-  const CacheLayout& layout = op.cache.layout;
-  return {op.cache.key_pages,
-          op.cache.pages,
-          op.cache.max_pages,
-          layout.key_page_bytes(),
-          layout.keys_offset(),
-          layout.key_scales_offset(),
-          op.step.pos,
-          op.step.seq,
-          static_cast<int32_t>(op.step.n_tokens),
-          static_cast<int32_t>(op.n_heads),
-          static_cast<int32_t>(layout.index_head_dim),
-          op.q,
-          op.q_fp8,
-          op.q_scales,
-          op.weights,
-          op.weight_scale,
-          op.scores,
-          op.scores_stride};
 }
 
 void check(const IndexerScores& op) {
@@ -111,7 +85,7 @@ void check(const IndexerScores& op) {
 void indexer_scores(const IndexerScores& op, const Launch& launch) {
   if (op.step.n_tokens == 0) return;
   check(op);
-  const Scoring scoring = scoring_of(op);
+  const Scoring scoring(op);
   const int64_t n_pages = op.step.max_pos / kPageTokens + 1;
   const bool has_fast_shape = op.cache.layout.kv_type != KvType::f32 && scoring.dim == kDim;
   switch (choose_scores(op.n_heads, has_fast_shape, card().family)) {

@@ -15,21 +15,19 @@ constexpr int kPage = kPageTokens;  // 64 keys
 constexpr int kQueryBytes = kHeads * kDim;
 
 // IndexerScores for the kernels, with the layout's offsets computed on the host.
-struct Scoring {
-  const uint8_t* key_pages;
-  const int32_t* pages;
-  int64_t max_pages, page_bytes, keys_offset, scales_offset;
-  const int32_t *pos, *seq;
-  int32_t n_tokens, n_heads, dim;
-  const float* q;
-  const uint8_t* q_fp8;
-  const float *q_scales, *weights;
-  float weight_scale;
-  float* scores;
-  int64_t scores_stride;
+struct Scoring : IndexerScores {
+  int64_t page_bytes, keys_offset, scales_offset;
+  int32_t dim;
+
+  explicit Scoring(const IndexerScores& op)
+      : IndexerScores(op),
+        page_bytes(cache.layout.key_page_bytes()),
+        keys_offset(cache.layout.keys_offset()),
+        scales_offset(cache.layout.key_scales_offset()),
+        dim(static_cast<int32_t>(cache.layout.index_head_dim)) {}
 
   __device__ const uint8_t* page(int64_t sequence, int64_t i) const {
-    return key_pages + static_cast<int64_t>(pages[sequence * max_pages + i]) * page_bytes;
+    return cache.key_pages + cache.pages[sequence * cache.max_pages + i] * page_bytes;
   }
   // For e4m3 queries of one tile: the product of all factors that do not depend on the key. Zero past the
   // last head.
@@ -53,9 +51,7 @@ DSV32_DEVICE uint32_t widen(uint32_t pair) {
 #if __CUDA_ARCH__ < 890
   const uint32_t halves = __byte_perm(pair, 0, 0x1404);
   const uint32_t bits = (halves & 0x80008000u) | ((halves >> 1) & 0x3f803f80u);
-  const __half2 value =
-      __hmul2(*reinterpret_cast<const __half2*>(&bits), __half2half2(__ushort_as_half(0x5c00)));  // 2^8
-  return *reinterpret_cast<const uint32_t*>(&value);
+  return as_word(__hmul2(as_half2(bits), __half2half2(__ushort_as_half(0x5c00))));  // 2^8
 #else
   const __half2_raw h = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
   return static_cast<uint32_t>(h.y) << 16 | h.x;
@@ -113,11 +109,13 @@ DSV32_DEVICE void add_heads(const float (&products)[32], const Weights& weights,
   DSV32_UNROLL for (int j = 0; j < 8; ++j) add_two_heads(products + 4 * j, weights(j), sums);
 }
 
+// The sum over this lane and lane ^ bit: of `low` in the lane without the bit, of `high` in the other.
+DSV32_DEVICE float fold(float low, float high, int lane, int bit) {
+  return (lane & bit ? high : low) + __shfl_xor_sync(0xffffffffu, lane & bit ? low : high, bit);
+}
 // Adds the sums of the four lanes of a row; even lanes return row g, odd lanes row g + 8.
 DSV32_DEVICE float fold_rows(const float (&sums)[2], int lane) {
-  const bool is_odd = lane & 1;
-  float sum = is_odd ? sums[1] : sums[0];
-  sum += __shfl_xor_sync(0xffffffffu, is_odd ? sums[0] : sums[1], 1);
+  const float sum = fold(sums[0], sums[1], lane, 1);
   return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
 }
 

@@ -22,7 +22,7 @@ struct Share {
 
   static __device__ int32_t n_before(int32_t t) { return t > 0 ? kPagesBeside : 0; }
   static __device__ int32_t units_of(const Scoring& op, int32_t t) {
-    return n_before(t) + op.pos[t] / kPage + 1;
+    return n_before(t) + op.step.pos[t] / kPage + 1;
   }
   // Takes units from `unit` of token t on; no pages if the share ends before the first page.
   __device__ void take_token(const Scoring& op, int32_t unit) {
@@ -32,7 +32,8 @@ struct Share {
   }
   // This block's share. Every warp computes it: a lane adds up the units of consecutive tokens.
   static __device__ Share of_block(const Scoring& op, int lane) {
-    const int32_t n_each = (op.n_tokens + 31) / 32, past = min((lane + 1) * n_each, op.n_tokens);
+    const auto n_tokens = static_cast<int32_t>(op.step.n_tokens);
+    const int32_t n_each = (n_tokens + 31) / 32, past = min((lane + 1) * n_each, n_tokens);
     int32_t t = min(lane * n_each, past), sum = 0;
 #pragma unroll 4
     for (int32_t i = t; i < past; ++i) sum += units_of(op, i);
@@ -70,18 +71,18 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_ke
   Share share = Share::of_block(op, lane);
   const int32_t* ids = nullptr;  // of the token's pages
   const auto page_of = [&](int32_t i) {
-    return i < share.end ? op.key_pages + ids[i] * op.page_bytes : nullptr;
+    return i < share.end ? op.cache.key_pages + ids[i] * op.page_bytes : nullptr;
   };
   const uint8_t* next_page = nullptr;
   const auto begin_token = [&] {
     if (share.page >= share.end) return;
-    ids = op.pages + op.seq[share.t] * op.max_pages;
+    ids = op.cache.pages + op.step.seq[share.t] * op.cache.max_pages;
     next_page = page_of(share.page);
   };
   begin_token();
   wait_for_inputs();
   for (bool is_first = true; share.page < share.end; is_first = false) {
-    const int32_t pos = op.pos[share.t];
+    const int32_t pos = op.step.pos[share.t];
     KeyFragment keys;
     float key_scale;
     const auto load_next = [&] {
@@ -182,10 +183,11 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
   const int32_t first_key = blockIdx.x * kPrefillKeys, first_warp_key = first_key + 32 * warp;
   const int64_t first_token = static_cast<int64_t>(blockIdx.y) * n_tokens_most;
-  const int n_tokens = static_cast<int>(min(static_cast<int64_t>(n_tokens_most), op.n_tokens - first_token));
+  const int n_tokens =
+      static_cast<int>(min(static_cast<int64_t>(n_tokens_most), op.step.n_tokens - first_token));
   DSV32_NO_UNROLL for (int i = threadIdx.x; i < n_tokens; i += kPrefillThreads)
-      sm.pos[i] = op.pos[first_token + i],
-      sm.seq[i] = op.seq[first_token + i];
+      sm.pos[i] = op.step.pos[first_token + i],
+      sm.seq[i] = op.step.seq[first_token + i];
   if (threadIdx.x == 0) {
     sm.pipe.init(1, kPrefillThreads / 32);
     publish_barriers();
@@ -283,11 +285,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
       }
       add(1, at % kSlots, sums[1]);
       if (u + 1 < kTogether) start(1, next % kSlots);
-      const float of_0 = (c & 1 ? sums[0][1] : sums[0][0]) +
-                         __shfl_xor_sync(0xffffffffu, c & 1 ? sums[0][0] : sums[0][1], 1);
-      const float of_1 = (c & 1 ? sums[1][1] : sums[1][0]) +
-                         __shfl_xor_sync(0xffffffffu, c & 1 ? sums[1][0] : sums[1][1], 1);
-      const float sum = (c & 2 ? of_1 : of_0) + __shfl_xor_sync(0xffffffffu, c & 2 ? of_0 : of_1, 2);
+      const float sum = fold(fold(sums[0][0], sums[0][1], c, 1), fold(sums[1][0], sums[1][1], c, 1), c, 2);
       if (own_key <= sm.pos[tokens[u]])
         op.scores[(first_token + tokens[u]) * op.scores_stride + own_key] = sum * key_scale;
       // Refills the slots of the tokens before this group.
@@ -306,21 +304,22 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
 
 void score_decode(const Scoring& op, int64_t n_pages, const Launch& launch) {
   const int64_t n_blocks =
-      std::min<int64_t>(kDecodeBlocks * launch.n_sms, op.n_tokens * (n_pages + kPagesBeside));
+      std::min<int64_t>(kDecodeBlocks * launch.n_sms, op.step.n_tokens * (n_pages + kPagesBeside));
   launch_kernel(score_decode_kernel, {n_blocks, kDecodeThreads}, launch, op);
 }
 
 void score_prefill(const Scoring& op, int64_t n_pages, const Launch& launch) {
-  uint8_t* queries = launch.workspace->take<uint8_t>(int64_t{op.n_tokens} * kQueryBytes);
-  float* factors = launch.workspace->take<float>(int64_t{op.n_tokens} * kHeads);
-  launch_plain(arrange_queries_kernel, {op.n_tokens, kArrangeThreads}, launch, op, queries, factors);
+  uint8_t* queries = launch.workspace->take<uint8_t>(op.step.n_tokens * kQueryBytes);
+  float* factors = launch.workspace->take<float>(op.step.n_tokens * kHeads);
+  launch_plain(arrange_queries_kernel, {op.step.n_tokens, kArrangeThreads}, launch, op, queries, factors);
   // Two blocks per SM; with enough work at least four rounds of blocks, since the last is not full.
   const int64_t n_blocks = ceil_div(n_pages * kPage, kPrefillKeys);
   const int64_t n_tokens =
-      std::clamp<int64_t>(n_blocks * op.n_tokens / (8 * launch.n_sms), 16, kPrefillTokens);
-  launch_plain(score_prefill_kernel,
-               {{n_blocks, ceil_div(op.n_tokens, n_tokens)}, kPrefillThreads, sizeof(PrefillShared) + 1024},
-               launch, op, queries, factors, n_tokens);
+      std::clamp<int64_t>(n_blocks * op.step.n_tokens / (8 * launch.n_sms), 16, kPrefillTokens);
+  launch_plain(
+      score_prefill_kernel,
+      {{n_blocks, ceil_div(op.step.n_tokens, n_tokens)}, kPrefillThreads, sizeof(PrefillShared) + 1024},
+      launch, op, queries, factors, n_tokens);
 }
 
 }  // namespace dsv32::cuda

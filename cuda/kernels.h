@@ -102,9 +102,8 @@ inline RunExperts tokens_of(RunExperts op, int64_t first, int64_t n) {
 void gather(const Gather&, const Launch&);  // by launch.exchange
 
 // resolve.cu, fetch.cu
-// fetches: resolve() also copies the missing rows into their slots; only if can_fetch_resolved().
-bool can_fetch_resolved(const Resolve&);
-void resolve(const Resolve&, bool fetches, const Launch&);
+// True: it also copied the missing rows into their slots, as it may and as few tokens allow.
+bool resolve(const Resolve&, bool may_fetch, const Launch&);
 void fetch_latents(const FetchLatents&, const Launch&);
 
 // indexer.cu, quest.cu, topk.cu

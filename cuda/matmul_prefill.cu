@@ -90,16 +90,38 @@ __global__ void __launch_bounds__(kMostRowThreads)
   }
 }
 
-// Values column .. column + 15 of a row.
-template <TensorType kType>
-DSV32_DEVICE void widen_stored16(const WeightMatrix& weight, const uint8_t* row, int64_t column,
-                                 uint32_t* out, const uint32_t* grid) {
-  if constexpr (kIsFloat<kType>) {
-    widen16<kType>(row, column, out, grid);
+// Loads sixteen 16-bit values from an even address.
+DSV32_DEVICE void load_pairs(const uint8_t* from, uint32_t* out) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+    const uint4 low = reinterpret_cast<const uint4*>(from)[0], high = reinterpret_cast<const uint4*>(from)[1];
+    out[0] = low.x, out[1] = low.y, out[2] = low.z, out[3] = low.w;
+    out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
   } else {
+    DSV32_UNROLL for (int i = 0; i < 8; ++i) out[i] = load_word<2>(from + 4 * i);
+  }
+}
+
+// out [8]: values column..column+15 of a row, two a word; column is a multiple of 16. grid: see fill_grid.
+template <TensorType kType>
+DSV32_DEVICE void widen16(const WeightMatrix& weight, const uint8_t* row, int64_t column, uint32_t* out,
+                          const uint32_t* grid) {
+  if constexpr (kIsFloat<kType>) {
+    load_pairs(row + 2 * column, out);
+    if constexpr (kType == TensorType::bf16) {
+      DSV32_UNROLL for (int i = 0; i < 8; ++i) out[i] =
+          pack_f16(__uint_as_float(out[i] << 16), __uint_as_float(out[i] & 0xffff0000u));
+    }
+  } else {
+    using Format = Codes<kType>;
     const auto step = static_cast<uint32_t>(column / kStepColumns<kType>);
-    widen16<kType>(row + span_offset<kType, kStepColumns<kType>>(weight.step_bytes > 0, step),
-                   column % kStepColumns<kType>, out, grid);
+    const int64_t col = column % kStepColumns<kType>;
+    const uint8_t* block = row + span_offset<kType, kStepColumns<kType>>(weight.step_bytes > 0, step) +
+                           col / Format::kBlockValues * Format::kBlockBytes;
+    const int i16 = static_cast<int>(col % Format::kBlockValues);
+    const ScaleMin s = Format::scale(block, i16);
+    const float constant = widen_constant<kType>(s);
+    DSV32_UNROLL for (int j = 0; j < 16; j += 4)
+        widen4<kType>(Format::codes4(block, i16, j, grid), s.scale, constant, out + j / 2);
   }
 }
 
@@ -117,7 +139,7 @@ __global__ void expand_kernel(const WeightMatrix weight, __half* out, int64_t n_
   const uint8_t* from = row_of(weight, 0, row);
   uint32_t values[8] = {};
   if (column + 16 <= weight.n_cols) {
-    widen_stored16<kType>(weight, from, column, values, grid);
+    widen16<kType>(weight, from, column, values, grid);
   } else if constexpr (kIsFloat<kType>) {
     DSV32_UNROLL for (int i = 0; i < 16; ++i) if (column + i < weight.n_cols) values[i / 2] |=
         pack_f16(load_float<kType>(from, column + i), 0.0f) << (i % 2 * 16);

@@ -1,6 +1,5 @@
 // Sparse MLA, absorbed: all heads of a token attend to the same selected latent rows, which are keys and
-// values. Here the kernel is chosen: Hopper's for prompts (mla_hopper.cu) and decode (mla_decode.cu), that of
-// every card (generic/mla.cu), and one for other sizes and f32 rows (generic/mla_plain.cu).
+// values. choose_attention() chooses the kernel.
 #include "cuda/mla.cuh"
 
 namespace dsv32::cuda {

@@ -10,18 +10,6 @@
 
 namespace dsv32::cuda {
 
-// generic/mla.cu: every card; generic/mla_plain.cu: any sizes and every kv type, no tensor cores.
-void attend_generic(const Attend& op, const Launch& launch);
-void attend_plain(const Attend& op, const Launch& launch);
-
-struct Plan;
-
-// By Hopper's products; fp8 and bf16 rows. mla_hopper.cu: prompts; mla_decode.cu and mla_few.cu: decode.
-void attend_hopper(const Attend& op, Plan plan, const Launch& launch);
-void attend_decode(const Attend& op, Plan plan, const Launch& launch);
-// For few tokens, by CTAs of n_heads heads, 32 or 64 (choose_few_heads()); needs plan.n_most_blocks.
-void attend_few(const Attend& op, const Plan& plan, int64_t n_heads, const Launch& launch);
-
 constexpr int kRank = 512, kRope = 64;
 constexpr int kBlockRows = 64;  // selected rows that are processed at once
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
@@ -55,6 +43,15 @@ struct Plan {
   // the power and the weights' sum.
   float2* powers = nullptr;  // [n_tokens, n_head_tiles, n_most_blocks, heads of a CTA]
 };
+
+// generic/mla.cu: every card; generic/mla_plain.cu: any sizes and every kv type, no tensor cores.
+void attend_generic(const Attend& op, const Launch& launch);
+void attend_plain(const Attend& op, const Launch& launch);
+// By Hopper's products; fp8 and bf16 rows. mla_hopper.cu: prompts; mla_decode.cu and mla_few.cu: decode.
+void attend_hopper(const Attend& op, Plan plan, const Launch& launch);
+void attend_decode(const Attend& op, Plan plan, const Launch& launch);
+// For few tokens, by CTAs of n_heads heads, 32 or 64 (choose_few_heads()); needs plan.n_most_blocks.
+void attend_few(const Attend& op, const Plan& plan, int64_t n_heads, const Launch& launch);
 
 // The same operation for tokens [first, first + n).
 inline Attend of_tokens(const Attend& op, int64_t first, int64_t n) {
@@ -95,6 +92,15 @@ DSV32_DEVICE int chunk_place(int chunk, int row, int n_rows) {
   return chunk / 8 * n_rows * kLine + row * kLine + ((chunk ^ row) & 7) * 16;
 }
 
+// Stores chunks 2 pair and 2 pair + 1 of a row of an array of n_rows rows.
+DSV32_DEVICE void store_chunks(const uint4& low, const uint4& high, uint8_t* rows, int n_rows, int row,
+                               int pair) {
+  // The last four of each eight lanes store `high` first: then eight lanes use eight groups of banks.
+  const int odd = pair / 4 % 2;
+  *reinterpret_cast<uint4*>(rows + chunk_place(2 * pair + odd, row, n_rows)) = odd ? high : low;
+  *reinterpret_cast<uint4*>(rows + chunk_place(2 * pair + 1 - odd, row, n_rows)) = odd ? low : high;
+}
+
 // The slot of a token's selected row, and its position.
 struct RowPlace {
   int64_t id;  // -1: past the end
@@ -108,20 +114,23 @@ DSV32_DEVICE RowPlace find_row(const Attend& op, int64_t t, int j, int n) {
   return {op.row_ids ? op.row_ids[at] : paged_row(op.cache.slot_pages, op.cache, op.step.seq[t], pos), pos};
 }
 
-// Starts a warp's copies of kRows rows of a block; lane r has the id of row first_row + r, eight lanes copy a
-// line. bf16 rows go to where products read them, fp8 rows to a landing place.
+// Starts eight lanes' copies of row `row` of n_rows; zeros if its id is -1. bf16 rows go to where products
+// read them, fp8 rows to a landing place.
+template <KvType kKv>
+DSV32_DEVICE void start_row(const uint8_t* rows, int64_t id, uint8_t* to, int row, int n_rows, int lane) {
+  constexpr bool kLands = kKv == KvType::fp8;
+  const uint8_t* from = rows + (id < 0 ? 0 : id * kRowBytes<kKv>)+lane % 8 * 16;
+  const uint32_t place = shared_address(to) +
+                         (kLands ? row * kRowBytes<kKv> + lane % 8 * 16 : chunk_place(lane % 8, row, n_rows));
+  DSV32_UNROLL for (int line = 0; line < kRowBytes<kKv> / kLine; ++line)
+      copy_line_async(place + line * (kLands ? kLine : n_rows * kLine), from + line * kLine, id >= 0);
+}
+
+// Starts a warp's copies of kRows rows of a block; lane r has the id of row first_row + r.
 template <KvType kKv, int kRows>
 DSV32_DEVICE void start_rows(const uint8_t* rows, int64_t id, uint8_t* to, int first_row, int lane) {
-  constexpr int n_lines = kRowBytes<kKv> / kLine;
-  DSV32_UNROLL for (int i = 0; i < kRows; i += 4) {
-    const int row = first_row + i + lane / 8;
-    const int64_t from = __shfl_sync(0xffffffffu, id, i + lane / 8);
-    const uint8_t* source = rows + (from < 0 ? 0 : from * kRowBytes<kKv>)+lane % 8 * 16;
-    const uint32_t place = shared_address(to) + (kKv == KvType::fp8 ? row * kRowBytes<kKv> + lane % 8 * 16
-                                                                    : chunk_place(lane % 8, row, kBlockRows));
-    DSV32_UNROLL for (int line = 0; line < n_lines; ++line) copy_line_async(
-        place + line * (kKv == KvType::fp8 ? kLine : kBlockRows * kLine), source + line * kLine, from >= 0);
-  }
+  DSV32_UNROLL for (int i = 0; i < kRows; i += 4) start_row<kKv>(
+      rows, __shfl_sync(0xffffffffu, id, i + lane / 8), to, first_row + i + lane / 8, kBlockRows, lane);
 }
 
 DSV32_DEVICE int32_t find_page(const Attend& op, int64_t seq, const RowPlace& place) {
@@ -135,9 +144,8 @@ DSV32_DEVICE uint32_t load_scales(const Attend& op, int64_t page_bytes, int32_t 
   return *reinterpret_cast<const uint32_t*>(scales);
 }
 
-// Loads eight values of a head's query; `values` is aligned. Zeros past the last chunk and head.
+// Loads eight values of a head's query; `values` is aligned. Nothing past the last chunk and head.
 DSV32_DEVICE void load_query_chunk(const Attend& op, int64_t t, int64_t head, int chunk, float (&values)[8]) {
-  DSV32_UNROLL for (int i = 0; i < 8; ++i) values[i] = 0;
   if (head >= op.n_heads || chunk >= kRowLines * 8) return;
   if (chunk < kRank / 8) {
     const float* from = op.q_c + (t * op.n_heads + head) * kRank + chunk * 8;
@@ -149,10 +157,13 @@ DSV32_DEVICE void load_query_chunk(const Attend& op, int64_t t, int64_t head, in
   }
 }
 
-// Writes a thread's sums of head h (of its two) times a factor: o[4 c + 2 h + e] to out[8 c + e]. The
-// thread's first column is 2 (lane % 4).
+// Writes a thread's sums of head h (of its two) times a factor: o[4 c + 2 h + e] to column first_column + 8 c
+// + 2 (lane % 4) + e of the token's `head`; nothing past the last head.
 template <int kN>
-DSV32_DEVICE void store_head(const float* o, int h, float factor, float* out) {
+DSV32_DEVICE void store_head(const Attend& op, int64_t t, int64_t head, int first_column, const float* o,
+                             int h, float factor) {
+  if (head >= op.n_heads) return;
+  float* out = op.o_c + (t * op.n_heads + head) * kRank + first_column + threadIdx.x % 4 * 2;
   DSV32_UNROLL for (int c = 0; c < kN / 4; ++c) *
       reinterpret_cast<float2*>(out + c * 8) = {o[4 * c + 2 * h] * factor, o[4 * c + 2 * h + 1] * factor};
 }
@@ -175,14 +186,13 @@ struct Running {
   float sum[2] = {0, 0};                      // of the weights in the thread's own columns
 };
 
-// Converts scores to base 2, those of rows past the end to -infinity. Returns the largest of each of the
-// thread's heads in the warp's columns.
-template <int kTiles>
-DSV32_DEVICE float2 scale_scores(float (&s)[kTiles][4], float scale, int first_row, int n, int lane) {
+// Converts scores to base 2 by the heads' scales, those of rows past the end to -infinity. Returns the
+// largest of each of the thread's heads in the warp's columns.
+DSV32_DEVICE float2 scale_scores(float (&s)[8][4], const float (&scales)[2], int first_row, int n, int lane) {
   float largest[2] = {-INFINITY, -INFINITY};
-  DSV32_UNROLL for (int i = 0; i < kTiles; ++i) {
+  DSV32_UNROLL for (int i = 0; i < 8; ++i) {
     DSV32_UNROLL for (int e = 0; e < 4; ++e) {
-      s[i][e] = first_row + i * 8 + lane % 4 * 2 + e % 2 < n ? s[i][e] * scale : -INFINITY;
+      s[i][e] = first_row + i * 8 + lane % 4 * 2 + e % 2 < n ? s[i][e] * scales[e / 2] : -INFINITY;
       largest[e / 2] = fmaxf(largest[e / 2], s[i][e]);
     }
   }

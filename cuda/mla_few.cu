@@ -3,8 +3,7 @@
 //
 // One token is bound by latency: a CTA waits for rows whose place a table says, for queries and for weights.
 // So CTAs have 32 heads, or 64 for two to four tokens, and load all their inputs at once, and the second
-// kernel has all its values in shared memory when the first is done. Each CTA fills a multiprocessor: if
-// there are more CTAs than multiprocessors, mla_decode.cu is faster.
+// kernel has all its values in shared memory when the first is done. Each CTA fills a multiprocessor.
 #include "cuda/mla_few_weigh.cuh"
 
 namespace dsv32::cuda {
@@ -36,11 +35,6 @@ constexpr int kReadyBarrier = 1, kFillingBarrier = 2;
 // swizzle", in groups of eight rows).
 DSV32_DEVICE int value_place(int row, int chunk) {
   return row * kValueLine + ((chunk ^ (row >> 1)) & 3) * 16;
-}
-// The operand [16 rows, 32 values]; the first row is a multiple of 16.
-DSV32_DEVICE uint64_t few_value_operand(uint32_t address) {
-  return uint64_t{(address & 0x3ffffu) >> 4} | uint64_t{1} << 16 | uint64_t{8 * kValueLine >> 4} << 32 |
-         uint64_t{2} << 62;
 }
 
 // Stores the slots of a token's rows in `found`. `places` and `pages` are those of the thread's own rows.
@@ -139,8 +133,7 @@ DSV32_DEVICE void total_heads(int n_blocks, AddRoom<kFew>& room) {
   DSV32_UNROLL for (int i = 0; i < kFewBlocks / 4; ++i) {
     const float factor = exp2_fast(known[i].x - power);
     total += known[i].y * factor;
-    const __half2 both = __float2half2_rn(factor);
-    room.powers[4 * i + quarter][head].x = __uint_as_float(*reinterpret_cast<const uint32_t*>(&both));
+    room.powers[4 * i + quarter][head].x = __uint_as_float(as_word(__float2half2_rn(factor)));
   }
   total = quad_sum(total);
   if (quarter == 0) room.totals[head] = total;
@@ -153,10 +146,8 @@ DSV32_DEVICE void take_weights(AddRoom<kFew>& room, int block, int n_blocks, int
                                Operands& a) {
   wait_for_phase(&room.full[block], 0);
   const float2* powers = room.powers[block] + head_warp * 16 + lane / 4;
-  const uint32_t both[2] = {load_shared_u32(shared_address(powers)),
-                            load_shared_u32(shared_address(powers + 8))};
-  const __half2 factors[2] = {*reinterpret_cast<const __half2*>(&both[0]),
-                              *reinterpret_cast<const __half2*>(&both[1])};
+  const __half2 factors[2] = {as_half2(load_shared_u32(shared_address(powers))),
+                              as_half2(load_shared_u32(shared_address(powers + 8)))};
   const uint4* from = room.weights[block % kFewSlots<kFew>] + head_warp * kOperandLines * 32 + lane;
   DSV32_UNROLL for (int line = 0; line < kOperandLines; ++line) {
     scale_weights(load_shared_u32x4(shared_address(from + line * 32)), factors, a[line]);
@@ -178,7 +169,7 @@ DSV32_DEVICE void add_values(AddRoom<kFew>& room, int n_blocks, int warp, int la
     wgmma_begin();
     DSV32_UNROLL for (int i = 0; i < kBlocks; ++i) {
       const uint64_t values =
-          few_value_operand(shared_address(room.values) + (block + i) * kBlockRows * kValueLine);
+          wgmma_operand<16, kValueLine>(shared_address(room.values) + (block + i) * kBlockRows * kValueLine);
       DSV32_UNROLL for (int step = 0; step < kOperandLines; ++step)
           wgmma<32, true>(o, a[i][step], values + step * kValueLine);
     }
@@ -189,18 +180,6 @@ DSV32_DEVICE void add_values(AddRoom<kFew>& room, int n_blocks, int warp, int la
   for (; block + 4 <= n_blocks; block += 4) add(block, even), add(block + 2, odd);
   wgmma_wait();
   DSV32_NO_UNROLL for (; block < n_blocks; ++block) add(block, last), wgmma_wait();
-}
-
-template <int kFew>
-DSV32_DEVICE void store_sums(const Attend& op, const AddRoom<kFew>& room, int64_t t, int first_head,
-                             int first_column, int n_blocks, int warp, int lane, const float (&o)[16]) {
-  DSV32_UNROLL for (int h = 0; h < 2; ++h) {
-    const int own = warp * 16 + lane / 4 + 8 * h;
-    if (first_head + own >= op.n_heads) continue;
-    const float factor = n_blocks == 0 ? 0.0f : 1.0f / room.totals[own];
-    float* out = op.o_c + (t * op.n_heads + first_head + own) * kRank + first_column + lane % 4 * 2;
-    store_head<kFewColumns / 2>(o, h, factor, out);
-  }
 }
 #endif
 
@@ -248,22 +227,17 @@ __global__ void __launch_bounds__(kAddThreads, 1) mla_few_add_kernel(const Atten
   take_registers<152>();
   float o[kFewColumns / 2] = {};
   add_values(room, n_blocks, warp, lane, o);
-  if (warp < kFew / 16) store_sums(op, room, t, tile * kFew, first_column, n_blocks, warp, lane, o);
+  if (warp >= kFew / 16) return;
+  DSV32_UNROLL for (int h = 0; h < 2; ++h) {
+    const int own = warp * 16 + lane / 4 + 8 * h;
+    const float factor = n_blocks == 0 ? 0.0f : 1.0f / room.totals[own];
+    store_head<kFewColumns / 2>(op, t, tile * kFew + own, first_column, o, h, factor);
+  }
 #else
   __trap();
 #endif
 }
 static_assert(sizeof(AddRoom<32>) <= kMostSharedBytes && sizeof(AddRoom<64>) <= kMostSharedBytes);
-
-template <KvType kKv, int kFew>
-void attend_tokens(const Attend& op, const Plan& plan, const Launch& launch) {
-  const int64_t n_tiles = op.step.n_tokens * plan.n_head_tiles,
-                n_shares = ceil_div(plan.n_most_blocks, kWeighBlocks);
-  launch_kernel(mla_few_weigh_kernel<kKv, kFew>, {n_tiles * n_shares, kFewThreads, sizeof(WeighRoom<kFew>)},
-                launch, op, plan);
-  launch_kernel(mla_few_add_kernel<kKv, kFew>, {n_tiles * kFewParts, kAddThreads, sizeof(AddRoom<kFew>)},
-                launch, op, plan);
-}
 
 template <int kFew>
 void attend_in_groups(const Attend& op, Plan plan, const Launch& launch) {
@@ -273,7 +247,14 @@ void attend_in_groups(const Attend& op, Plan plan, const Launch& launch) {
   in_groups(op, n_blocks * kBytes, launch, [&](const Attend& part, int64_t n_together, uint8_t* scratch) {
     plan.weights = reinterpret_cast<uint4*>(scratch);
     plan.powers = reinterpret_cast<float2*>(plan.weights + n_together * n_blocks * kFewChunks<kFew>);
-    with_kv(op, [&]<KvType kKv>() { attend_tokens<kKv, kFew>(part, plan, launch); });
+    const int64_t n_tiles = part.step.n_tokens * plan.n_head_tiles,
+                  n_shares = ceil_div(plan.n_most_blocks, kWeighBlocks);
+    with_kv(op, [&]<KvType kKv>() {
+      launch_kernel(mla_few_weigh_kernel<kKv, kFew>,
+                    {n_tiles * n_shares, kFewThreads, sizeof(WeighRoom<kFew>)}, launch, part, plan);
+      launch_kernel(mla_few_add_kernel<kKv, kFew>, {n_tiles * kFewParts, kAddThreads, sizeof(AddRoom<kFew>)},
+                    launch, part, plan);
+    });
   });
 }
 

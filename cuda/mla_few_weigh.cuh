@@ -100,8 +100,7 @@ DSV32_DEVICE void store_query(const Query& q, WeighRoom<kFew>& room, int row, in
   const float unit = unit_of(warp_max(largest)), inverse = inverse_of_power(unit);
   if (lane == 0) room.units[row] = unit;
   const auto pack = [&](float low, float high) {  // not saturating: an infinite query must stay visible
-    const __half2 pair = __floats2half2_rn(low * inverse, high * inverse);
-    return *reinterpret_cast<const uint32_t*>(&pair);
+    return as_word(__floats2half2_rn(low * inverse, high * inverse));
   };
   DSV32_UNROLL for (int c = 0; c < 2; ++c) {
     const float4 low = q.latent[2 * c], high = q.latent[2 * c + 1];
@@ -112,15 +111,12 @@ DSV32_DEVICE void store_query(const Query& q, WeighRoom<kFew>& room, int row, in
       pack(q.rope[0], q.rope[1]);
 }
 
-// A lane's loads of fp8 rows under way: its chunk of each row, and a chunk of k_pe of every fourth row.
-struct Keys {
-  uint4 latent[kWeighRows], rope[kWeighRows / 4];
-};
+static_assert(kWeighRows == kAtOnce);
 
 // Starts loading a warp's rows, zeros past the last; lane r has the id of row first_row + r. bf16 rows are
 // copied directly to `to`.
 template <KvType kKv>
-DSV32_DEVICE void load_keys(const uint8_t* rows, int32_t id, Keys& keys, uint8_t* to, int first_row,
+DSV32_DEVICE void load_keys(const uint8_t* rows, int32_t id, Arriving& keys, uint8_t* to, int first_row,
                             int lane) {
   if constexpr (kKv == KvType::bf16) {
     start_rows<kKv, kWeighRows>(rows, id, to, first_row, lane);
@@ -138,7 +134,7 @@ DSV32_DEVICE void load_keys(const uint8_t* rows, int32_t id, Keys& keys, uint8_t
 
 // Stores the loaded rows as fp16; lane r has the scales of row first_row + r.
 template <KvType kKv>
-DSV32_DEVICE void store_keys(const Keys& keys, uint32_t scales, uint8_t* to, int first_row, int lane) {
+DSV32_DEVICE void store_keys(const Arriving& keys, uint32_t scales, uint8_t* to, int first_row, int lane) {
   if constexpr (kKv == KvType::bf16) {
     wait_all_copies();
     convert_rows<kWeighRows>(to, first_row, lane);
@@ -160,7 +156,6 @@ template <int kFew>
 DSV32_DEVICE void multiply_keys(const WeighRoom<kFew>& room, int group, Scores<kFew>& s) {
   const uint64_t keys = wgmma_operand(shared_address(room.keys) + group * kBlockBytes);
   const uint64_t queries = wgmma_operand(shared_address(room.queries));
-  DSV32_UNROLL for (float& sum : s) sum = 0;
   wgmma_begin();
   DSV32_UNROLL for (int step = 0; step < kRowLines * 4; ++step)  // 16 values, two chunks
       wgmma<kFew>(s, keys + step / 4 * (kBlockRows * kLine / 16) + step % 4 * 2,
@@ -279,7 +274,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Att
   if (first_block * kBlockRows >= n) return;
   const int32_t page = kKv == KvType::fp8 ? find_key_page(op, seq, loaded, j < n) : 0;
   const RowPlace place = find_loaded_row(op, seq, loaded, j < n);
-  Keys arriving;
+  Arriving arriving;
   load_keys<kKv>(plan.rows, static_cast<int32_t>(place.id), arriving, keys, first_row, lane);
   const uint32_t scales = kKv == KvType::fp8 ? load_row_scales(op, plan.page_bytes, page, place) : 0;
   DSV32_UNROLL for (int i = 0; i < kQueries; ++i) store_query(queries[i], room, warp * kQueries + i, lane);
@@ -289,7 +284,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Att
 
   const int group = warp / 4, block = first_block + group;
   if (group >= kWeighBlocks || block * kBlockRows >= n) return;
-  Scores<kFew> s;
+  Scores<kFew> s = {};
   multiply_keys(room, group, s);
   note_largest(s, op.scale * 1.44269504f, block * kBlockRows, n, room, group, warp % 4, lane);
   sync_at<kGroupThreads>(kFirstBlockBarrier + group);

@@ -33,13 +33,6 @@ DSV32_DEVICE Share share_of(const Attend& op, const Plan& plan, int n_heads) {
 constexpr int kFillRows = kBlockRows / 4;  // rows of a block that one filling warp loads
 constexpr int kAtOnce = 8;                 // of these rows, how many it loads at once
 
-// The B operand [16 rows, 128 values], a row's values side by side. 64 values are a line; the next 64 values
-// lie in the next column of lines, the next 8 rows 1024 bytes further.
-DSV32_DEVICE uint64_t value_operand(uint32_t address) {
-  return uint64_t{(address & 0x3ffffu) >> 4} | uint64_t{kBlockRows * kLine >> 4} << 16 |
-         uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
-}
-
 // ---- weights ----
 
 // A block's weights 2^(score - zero) of head h (of the thread's two), as pairs of fp16. `sum` adds them as
@@ -55,10 +48,7 @@ DSV32_DEVICE void weigh(const float (&s)[8][4], int h, float zero, uint32_t (&pa
 // An operand's weights times the factors of the thread's two heads.
 DSV32_DEVICE void scale_weights(const uint4& weights, const __half2 (&factors)[2], uint32_t (&a)[4]) {
   const uint32_t from[4] = {weights.x, weights.y, weights.z, weights.w};
-  DSV32_UNROLL for (int i = 0; i < 4; ++i) {
-    const __half2 product = __hmul2(*reinterpret_cast<const __half2*>(&from[i]), factors[i % 2]);
-    a[i] = *reinterpret_cast<const uint32_t*>(&product);
-  }
+  DSV32_UNROLL for (int i = 0; i < 4; ++i) a[i] = as_word(__hmul2(as_half2(from[i]), factors[i % 2]));
 }
 
 // ---- queries ----
@@ -70,7 +60,7 @@ DSV32_DEVICE void load_queries_f16(const Attend& op, int64_t t, int first_head, 
                                    int begin, int end, int lane) {
   constexpr int n_chunks = (kRowLines * 8 + 31) / 32;
   DSV32_NO_UNROLL for (int first = begin; first < end; first += kQueries) {
-    alignas(16) float values[kQueries][n_chunks][8];
+    alignas(16) float values[kQueries][n_chunks][8] = {};
     DSV32_UNROLL for (int h = 0; h < kQueries; ++h) {
       DSV32_UNROLL for (int c = 0; c < n_chunks; ++c)
           load_query_chunk(op, t, first_head + first + h, lane + 32 * c, values[h][c]);
@@ -107,9 +97,8 @@ DSV32_DEVICE uint4 load_chunk(const uint8_t* p) {
 
 // Two e4m3 values as fp16, times their tile's scale.
 DSV32_DEVICE uint32_t e4m3_to_f16(uint32_t pair, __half2 scale) {
-  const __half2 value =
-      __hmul2(__half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3)), scale);
-  return *reinterpret_cast<const uint32_t*>(&value);
+  return as_word(__hmul2(
+      __half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3)), scale));
 }
 
 // Sixteen e4m3 values, chunk `lane` of a row, as two fp16 chunks; `scales` are the row's four. Exact if the
@@ -127,18 +116,10 @@ DSV32_DEVICE void widen_fp8(const uint4& codes, uint32_t scales, int lane, uint4
   low = {out[0], out[1], out[2], out[3]}, high = {out[4], out[5], out[6], out[7]};
 }
 
-// Stores chunks 2 pair and 2 pair + 1 of a row of a stage.
-DSV32_DEVICE void store_chunks(const uint4& low, const uint4& high, uint8_t* k, int row, int pair) {
-  // The last four of each eight lanes store `high` first: then eight lanes use eight groups of banks.
-  const int odd = pair / 4 % 2;
-  *reinterpret_cast<uint4*>(k + chunk_place(2 * pair + odd, row, kBlockRows)) = odd ? high : low;
-  *reinterpret_cast<uint4*>(k + chunk_place(2 * pair + 1 - odd, row, kBlockRows)) = odd ? low : high;
-}
-
 DSV32_DEVICE void store_fp8(const uint4& codes, uint32_t scales, uint8_t* k, int row, int lane) {
   uint4 low, high;
   widen_fp8(codes, scales, lane, low, high);
-  store_chunks(low, high, k, row, lane);
+  store_chunks(low, high, k, kBlockRows, row, lane);
 }
 
 // Eight bf16 values: exact from 2^-17 to 65504; smaller values err by 2^-25 at most, larger ones become
@@ -300,8 +281,6 @@ constexpr int kOperandLines = kBlockRows / 16, kWeightLines = kOperandLines + 1;
 constexpr int kFillWarps = 8;
 constexpr int threads_of(int n_groups) { return n_groups * kGroupThreads + kFillWarps * 32; }
 
-__host__ __device__ constexpr int64_t weights_of(int64_t n_head_warps) {
-  return n_head_warps * kWeightLines * 32;
-}
+constexpr int64_t weights_of(int64_t n_head_warps) { return n_head_warps * kWeightLines * 32; }
 
 }  // namespace dsv32::cuda

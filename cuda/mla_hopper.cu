@@ -1,8 +1,7 @@
 // Sparse MLA in prefill by Hopper's asynchronous products: a CTA takes 64 heads of a token.
 //
-// Four groups of four warps: one loads rows, one multiplies queries by them and turns scores into weights,
-// two multiply weights by rows, 256 columns each. They share a pipe of two stages of 64 rows and one block of
-// weights, so that a block's scores hide behind the previous block's values. Fp16 gives queries and weights
+// Its four groups of warps share a pipe of two stages of 64 rows and one block of weights, so that a block's
+// scores hide behind the previous block's values. Fp16 gives queries and weights
 // three bits more than bf16; a unit for each query (common.cuh) and a factor for all weights make up for its
 // smaller range.
 //
@@ -67,8 +66,7 @@ DSV32_DEVICE void score_blocks(const Attend& op, const Share& share, const uint8
     wgmma_commit();
     wgmma_wait();
 
-    DSV32_UNROLL for (int i = 0; i < 32; ++i) s[i / 4][i % 4] *= scales[i / 2 % 2];
-    const float2 largest = scale_scores<8>(s, 1.0f, block * kBlockRows, share.n, lane);
+    const float2 largest = scale_scores(s, scales, block * kBlockRows, share.n, lane);
     float factors[2];
     grow(running, {largest.x, largest.y}, factors);
     uint32_t pairs[8][2];
@@ -90,12 +88,11 @@ DSV32_DEVICE void score_blocks(const Attend& op, const Share& share, const uint8
   }
 }
 
-// The work of one of the two groups that add values: o[4 c + e] is head lane / 4 + 8 (e / 2) of the warp's
-// 16, column 8 c + 2 (lane % 4) + e % 2 of the group's.
+// The work of one of the two groups that add values: o[4 c + e], zero at first, is head lane / 4 + 8 (e / 2)
+// of the warp's 16, column 8 c + 2 (lane % 4) + e % 2 of the group's.
 DSV32_DEVICE void add_values(const Share& share, const uint8_t* stages, const uint8_t* p, const Heads* heads,
                              Barriers* barriers, int group, int head, int lane,
                              float (&o)[kGroupColumns / 2]) {
-  DSV32_UNROLL for (int i = 0; i < kGroupColumns / 2; ++i) o[i] = 0;
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     const uint32_t k = shared_address(stages) + turn % 2 * kBlockBytes;
     barriers->ring.wait_full(turn);
@@ -106,7 +103,8 @@ DSV32_DEVICE void add_values(const Share& share, const uint8_t* stages, const ui
       DSV32_UNROLL for (int i = 0; i < kGroupColumns / 2; ++i) o[i] *= factors[i / 2 % 2];
     }
     const uint64_t weights = wgmma_operand(shared_address(p));
-    const uint64_t values = value_operand(k + group * (kGroupColumns / 64) * kBlockRows * kLine);
+    const uint64_t values =
+        wgmma_operand<kBlockRows * kLine>(k + group * (kGroupColumns / 64) * kBlockRows * kLine);
     wgmma_begin();
     DSV32_UNROLL for (int step = 0; step < kBlockRows / 16; ++step) {
       DSV32_UNROLL for (int half = 0; half < 2; ++half) wgmma<128, true>(
@@ -120,14 +118,12 @@ DSV32_DEVICE void add_values(const Share& share, const uint8_t* stages, const ui
 }
 
 DSV32_DEVICE void store_f32(const Attend& op, const Share& share, const Heads* heads, int group, int head_row,
-                            int lane, const float (&o)[kGroupColumns / 2]) {
+                            const float (&o)[kGroupColumns / 2]) {
   DSV32_UNROLL for (int h = 0; h < 2; ++h) {
-    const int64_t head = share.first_head + head_row + 8 * h;
-    if (head >= op.n_heads) continue;
-    const float sum = share.n > 0 ? heads->sum[head_row + 8 * h] : 0.0f;
-    const float factor = sum == 0 ? 1.0f : 1.0f / sum;
-    float* out = op.o_c + (share.t * op.n_heads + head) * kRank + group * kGroupColumns + lane % 4 * 2;
-    store_head<kGroupColumns / 2>(o, h, factor, out);
+    const int row = head_row + 8 * h;
+    const float sum = share.n > 0 ? heads->sum[row] : 0.0f;
+    store_head<kGroupColumns / 2>(op, share.t, share.first_head + row, group * kGroupColumns, o, h,
+                                  sum == 0 ? 1.0f : 1.0f / sum);
   }
 }
 
@@ -168,18 +164,6 @@ DSV32_DEVICE void store_f16(const Attend& op, const Plan& plan, const Share& sha
   copy_out(plan.rounded.values + (first_row + thread) * kRank, rows + thread * kPitch, 2 * kRank);
   commit_copies_out();
   wait_until_read<0>();
-}
-
-DSV32_DEVICE void multiply_values(const Attend& op, const Plan& plan, const Share& share, uint8_t* q,
-                                  const uint8_t* stages, const uint8_t* p, Heads* heads, Barriers* barriers,
-                                  int warp, int lane) {
-  const int group = warp / 4, head_row = warp % 4 * 16 + lane / 4;
-  float o[kGroupColumns / 2];
-  add_values(share, stages, p, heads, barriers, group, head_row, lane, o);
-  if (plan.rounded.values)
-    store_f16(op, plan, share, q, heads, group, head_row, lane, o);
-  else
-    store_f32(op, share, heads, group, head_row, lane, o);
 }
 
 #endif
@@ -229,7 +213,13 @@ __global__ void __launch_bounds__(4 * kGroupThreads, 1) mla_hopper_kernel(const 
     load_queries_f16<4>(op, share.t, share.first_head, q, heads->units, warp * 8, warp * 8 + 8, lane);
     fence_async_proxy();
     sync_at<3 * kGroupThreads>(kProductsBarrier);
-    multiply_values(op, plan, share, q, stages, p, heads, barriers, warp, lane);
+    const int group = warp / 4, head_row = warp % 4 * 16 + lane / 4;
+    float o[kGroupColumns / 2] = {};
+    add_values(share, stages, p, heads, barriers, group, head_row, lane, o);
+    if (plan.rounded.values)
+      store_f16(op, plan, share, q, heads, group, head_row, lane, o);
+    else
+      store_f32(op, share, heads, group, head_row, o);
   }
 #else
   __trap();
@@ -272,20 +262,15 @@ void launch_hopper(const Attend& op, const Plan& plan, const Launch& launch) {
                 {op.step.n_tokens * plan.n_head_tiles, 4 * kGroupThreads, kSharedBytes}, launch, op, plan);
 }
 
-// Whether to convert the step's rows to fp16 before: if they belong to one sequence, lie in the slots of
-// their positions, and choose.h has it so.
-bool can_widen(const Attend& op) {
-  return op.step.n_seqs == 1 && !op.row_ids && widens_rows(op.step.max_pos + 1, op.step.n_tokens);
-}
-
 }  // namespace
 
 void attend_hopper(const Attend& op, Plan plan, const Launch& launch) {
   plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, kHeads)), plan.n_splits = 1;
+  // Rows are converted before if they belong to one sequence and lie in the slots of their positions.
+  const int64_t n_rows = op.step.max_pos + 1;
+  const bool widens = op.step.n_seqs == 1 && !op.row_ids && widens_rows(n_rows, op.step.n_tokens);
   with_kv(op, [&]<KvType kKv>() {
-    if (!can_widen(op))
-      return launch_hopper < kKv == KvType::fp8 ? Source::fp8 : Source::bf16 > (op, plan, launch);
-    const int64_t n_rows = op.step.max_pos + 1;
+    if (!widens) return launch_hopper < kKv == KvType::fp8 ? Source::fp8 : Source::bf16 > (op, plan, launch);
     auto* rows = launch.workspace->take<uint8_t>(n_rows * kF16RowBytes);
     launch_kernel(widen_rows_kernel<kKv>, {ceil_div(n_rows * 32, kWidenThreads), kWidenThreads}, launch, op,
                   plan, n_rows, rows);

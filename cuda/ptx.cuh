@@ -113,10 +113,9 @@ DSV32_DEVICE void copy_passing_async_if(uint32_t to, const void* from, bool is_w
       "l"(from), "r"(static_cast<int>(is_wanted)), "l"(kEvictFirst), "n"(kTo), "n"(kFrom)
       : "memory");
 }
-// Copies 4 or 8 bytes, through L1.
-template <int kBytes>
+// Copies 8 bytes, through L1.
 DSV32_DEVICE void copy_small_async(uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
 // Makes the thread's copies since its last commit a group.
 DSV32_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -144,36 +143,19 @@ DSV32_DEVICE void load_transposed(uint32_t (&m)[4], uint32_t address) {
                : "memory");
 }
 
-// d [16, 8] += a [16, 16] b [16, 8] of fp16, into f32.
-DSV32_DEVICE void multiply_f16(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-// The same with 32 signed bytes of a row and of a column, and sums of 32 bits.
-DSV32_DEVICE void multiply_signed_bytes(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-// The same with unsigned bytes of a row.
-DSV32_DEVICE void multiply_bytes(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-// The same as multiply_f16() for bf16.
-DSV32_DEVICE void multiply_bf16(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+// d [16, 8] += a b: a [16, 16], b [16, 8] of fp16 or bf16 into f32; or a [16, 32], b [32, 8] of bytes into 32
+// bits, signed ones of b, signed or unsigned ones of a.
+#define DSV32_MULTIPLY(NAME, TYPES, SUM, REGISTER)                                                  \
+  DSV32_DEVICE void NAME(SUM* d, const uint32_t(&a)[4], uint32_t b0, uint32_t b1) {                 \
+    asm volatile("mma.sync.aligned." TYPES " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+                 : REGISTER(d[0]), REGISTER(d[1]), REGISTER(d[2]), REGISTER(d[3])                   \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                   \
+  }
+DSV32_MULTIPLY(multiply_f16, "m16n8k16.row.col.f32.f16.f16.f32", float, "+f")
+DSV32_MULTIPLY(multiply_bf16, "m16n8k16.row.col.f32.bf16.bf16.f32", float, "+f")
+DSV32_MULTIPLY(multiply_signed_bytes, "m16n8k32.row.col.s32.s8.s8.s32", int, "+r")
+DSV32_MULTIPLY(multiply_bytes, "m16n8k32.row.col.s32.u8.s8.s32", int, "+r")
+#undef DSV32_MULTIPLY
 // d += a b with a [16, 8], b [8, 8] in TF32 (the lower 13 bits are not read); a[0, 1] are column i = lane %
 // 4, a[2, 3] column i + 4.
 DSV32_DEVICE void multiply_tf32(float d[4], const float a[4], float b0, float b1) {

@@ -8,11 +8,8 @@ namespace {
 constexpr int kBoundThreads = 256;
 
 DSV32_DEVICE uint8_t* span_bounds(const CacheView& cache, int64_t seq, int64_t span) {
-  constexpr int64_t kPageSpans = kPageTokens / kSpanTokens;
-  const CacheLayout& layout = cache.layout;
-  const int64_t page = cache.pages[seq * cache.max_pages + span / kPageSpans];
-  return cache.key_pages + page * layout.key_page_bytes() + layout.bounds_offset() +
-         span % kPageSpans * layout.span_bytes();
+  return key_page(cache, seq, span * kSpanTokens) + cache.layout.bounds_offset() +
+         span % (kPageTokens / kSpanTokens) * cache.layout.span_bytes();
 }
 
 // Value i of a row in the host pool. Past the caches: the row may be new.
@@ -46,11 +43,9 @@ __global__ void __launch_bounds__(kBoundThreads) store_bounds_kernel(StepTokens 
   if (pos % kSpanTokens != kSpanTokens - 1) return;
   for (int64_t tile = threadIdx.x; tile < layout.n_steps(); tile += kBoundThreads) most[tile] = 0;
   __syncthreads();
-  const int64_t entry = seq * cache.max_pages + pos / kPageTokens;
-  const int64_t first = pos / kSpanTokens * kSpanTokens % kPageTokens;  // in the page
-  const uint8_t* rows = cache.rows + (cache.pages[entry] * kPageTokens + first) * layout.row_bytes();
-  const uint8_t* scales =
-      cache.key_pages + cache.pages[entry] * layout.key_page_bytes() + first * layout.scale_bytes();
+  const int64_t first = pos / kSpanTokens * kSpanTokens;
+  const uint8_t* rows = cache.rows + paged_row(cache.pages, cache, seq, first) * layout.row_bytes();
+  const uint8_t* scales = key_page(cache, seq, first) + first % kPageTokens * layout.scale_bytes();
   for (int64_t i = threadIdx.x; i < n; i += kBoundThreads) {
     float values[kSpanTokens];
     DSV32_UNROLL for (int r = 0; r < kSpanTokens; ++r) values[r] =
@@ -81,17 +76,7 @@ constexpr int kBlockSpans = kBoundWarps * kWarpSpans;
 // Two neighbouring bounds, in steps, as bf16: exact.
 DSV32_DEVICE uint32_t steps_to_bf16(uint32_t byte) {
   const uint32_t above_128 = 0x43004300u | (byte & 15) | (byte & 0xf0) << 12;
-  const __nv_bfloat162 pair =
-      __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&above_128), __float2bfloat162_rn(128 + kZeroStep));
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-DSV32_DEVICE uint32_t positive_part(uint32_t pair) {
-  const __nv_bfloat162 x = __hmax2(*reinterpret_cast<const __nv_bfloat162*>(&pair), __float2bfloat162_rn(0));
-  return *reinterpret_cast<const uint32_t*>(&x);
-}
-DSV32_DEVICE uint32_t negative_part(uint32_t pair) {
-  const __nv_bfloat162 x = __hmin2(*reinterpret_cast<const __nv_bfloat162*>(&pair), __float2bfloat162_rn(0));
-  return *reinterpret_cast<const uint32_t*>(&x);
+  return as_word(__hsub2(as_bfloat2(above_128), __float2bfloat162_rn(128 + kZeroStep)));
 }
 
 // A head's queries in shared memory; 16 bytes more make a warp's loads hit different banks.
@@ -169,8 +154,8 @@ DSV32_DEVICE void multiply_tile(const __nv_bfloat16* queries, int n, int own, bo
       DSV32_UNROLL for (int m = 0; m < 2; ++m) {
         uint32_t a[4];
         DSV32_UNROLL for (int i = 0; i < 4; ++i) {
-          const uint32_t word = words[2 * m + i % 2][i / 2];
-          a[i] = side == 0 ? positive_part(word) : negative_part(word);
+          const __nv_bfloat162 x = as_bfloat2(words[2 * m + i % 2][i / 2]), zero = __float2bfloat162_rn(0);
+          a[i] = as_word(side == 0 ? __hmax2(x, zero) : __hmin2(x, zero));
         }
         DSV32_UNROLL for (int s = 0; s < 2; ++s) {
           const uint32_t half = (j < 2 ? sides[s][side].x : sides[s][side].y) >> j % 2 * 16;

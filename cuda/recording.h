@@ -8,7 +8,6 @@ namespace dsv32::cuda {
 // A recorded step. If a graph is destroyed while it runs, the driver frees it when it is done.
 class Graph : public Recording {
  public:
-  // n_posts: that one replay makes to the host.
   Graph(int device, cudaStream_t stream, cudaGraphExec_t graph, HostExperts* host)
       : device_(device),
         stream_(stream),

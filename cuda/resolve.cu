@@ -461,38 +461,36 @@ Room room_to_fetch(const Resolve& op) {
   return room;
 }
 
-template <typename Kernel>
-void launch_resolve(const Resolve& op, const Room& room, Kernel* kernel, unsigned n_cluster,
-                    const Launch& launch) {
-  launch_kernel(kernel, {op.step.n_tokens * n_cluster, kResolveThreads, room.n_bytes(), n_cluster}, launch,
-                op, room, 0, static_cast<uint8_t*>(nullptr));
-}
-
-}  // namespace
-
-bool can_fetch_resolved(const Resolve& op) {
+bool can_fetch(const Resolve& op) {
   const CacheView& cache = op.cache;
   return cache.buffers && cache.layout.row_bytes() > 0 && has_whole_words(cache) && card().has_clusters &&
          cache.most_slots <= SlotTable::kMostShared &&
          fetches_in_resolve(op.step.n_tokens, room_to_fetch(op).n_rows);
 }
 
-void resolve(const Resolve& op, bool fetches, const Launch& launch) {
+}  // namespace
+
+bool resolve(const Resolve& op, bool may_fetch, const Launch& launch) {
   const int64_t n_tokens = op.step.n_tokens;
-  if (n_tokens == 0) return;
-  if (fetches) return launch_resolve(op, room_to_fetch(op), resolve_kernel<true, true>, kFetchBlocks, launch);
-  const Room room = room_of(op);
+  const bool fetches = may_fetch && can_fetch(op);
+  if (n_tokens == 0) return fetches;
+  const Room room = fetches ? room_to_fetch(op) : room_of(op);
   const int64_t n_bytes = room.n_bytes();
-  if (room.n_slots <= SlotTable::kMostShared && n_bytes <= most_shared_bytes(resolve_kernel<false, true>))
-    return launch_resolve(op, room, resolve_kernel<false, true>, 1, launch);
+  const bool in_shared = fetches || (room.n_slots <= SlotTable::kMostShared &&
+                                     n_bytes <= most_shared_bytes(resolve_kernel<false, true>));
+  const auto kernel = fetches     ? resolve_kernel<true, true>
+                      : in_shared ? resolve_kernel<false, true>
+                                  : resolve_kernel<false, false>;
+  const unsigned n_cluster = fetches ? kFetchBlocks : 1;
   const int64_t n_room = launch.workspace->n_bytes_left() / n_bytes;
-  const int64_t n_together = std::clamp<int64_t>(n_room, 1, n_tokens);
-  auto* scratch = launch.workspace->take<uint8_t>(n_together * n_bytes);
+  const int64_t n_together = in_shared ? n_tokens : std::clamp<int64_t>(n_room, 1, n_tokens);
+  auto* scratch = in_shared ? nullptr : launch.workspace->take<uint8_t>(n_together * n_bytes);
   for (int64_t first = 0; first < n_tokens; first += n_together) {
     const int64_t n = std::min(n_together, n_tokens - first);
-    launch_kernel(resolve_kernel<false, false>, {n, kResolveThreads}, launch, op, room,
-                  static_cast<int>(first), scratch);
+    launch_kernel(kernel, {n * n_cluster, kResolveThreads, in_shared ? n_bytes : 0, n_cluster}, launch, op,
+                  room, static_cast<int>(first), scratch);
   }
+  return fetches;
 }
 
 }  // namespace dsv32::cuda

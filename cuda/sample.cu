@@ -40,7 +40,7 @@ __device__ int32_t find_drawn(Shared& sm, const Row<Logits>& row, const SampleRu
   uint64_t sum = 0;
   visit_ids<kTogether, 32>(row.logits, run_first + lane, min(run_first + n_run, row.end),
                            [&](int32_t id, float logit) { sum += weight(id, logit); });
-  sum = warp_sum_u64(sum);
+  sum = warp_sum(sum);
   if (lane == 0) sm.run_sums[warp] = sum;
   __syncthreads();
   uint64_t own = 0, total;
@@ -126,8 +126,9 @@ __global__ void __launch_bounds__(kShareThreads)
 // The logarithm of the sum of exp(logit - largest), added in units of 2^-40.
 __device__ float log_sum_exp(Shared& sm, const Row<const float*>& row) {
   uint64_t sum = 0, own, total;
-  visit_logits(
-      row, [&](int32_t, float logit) { sum += weight_of(expf(fmaxf(logit - row.largest, -kWidthOfBins))); });
+  visit_ids<kTogether, kThreads>(
+      row.logits, row.first + static_cast<int>(threadIdx.x), row.end,
+      [&](int32_t, float logit) { sum += weight_of(expf(fmaxf(logit - row.largest, -kWidthOfBins))); });
   block_prefix(sm, sum, own);
   team_prefix(sm, row.team, own, total);
   row.team.sync();
@@ -215,11 +216,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfAnSm)
   // The team has synchronised since the last access to another block's shared memory.
 }
 
-bool draws(const Sample& op) {
-  return op.n_top >= 0 || std::any_of(op.rules, op.rules + op.n_tokens,
-                                      [](const SampleRule& rule) { return rule.temperature != 0; });
-}
-
 }  // namespace
 }  // namespace sampling
 
@@ -231,8 +227,11 @@ void sample(const Sample& op, const Launch& launch) {
          format("sample: %ld tokens to choose from, expected 1 to %ld", op.vocab_size, kMostTokens));
   if (op.n_top > std::min(op.vocab_size, kMostTopLogprobs))
     fail(ErrorKind::internal, format("sample: the %ld likeliest of %ld tokens", op.n_top, op.vocab_size));
+  const bool draws =
+      op.n_top >= 0 || std::any_of(op.rules, op.rules + op.n_tokens,
+                                   [](const SampleRule& rule) { return rule.temperature != 0; });
   const int n_blocks =
-      card().has_clusters && draws(op) ? sample_blocks(op.n_tokens, op.vocab_size, launch.n_sms) : 1;
+      card().has_clusters && draws ? sample_blocks(op.n_tokens, op.vocab_size, launch.n_sms) : 1;
   Found* shares = launch.workspace->take<Found>(op.n_tokens * kShares * (op.masks ? 2 : 1));
   SampleRule* all_rules = launch.workspace->take<SampleRule>(op.n_tokens);
   for (int64_t first = 0; first < op.n_tokens; first += kRulesOfALaunch) {

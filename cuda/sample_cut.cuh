@@ -106,11 +106,6 @@ DSV32_DEVICE float probability(const Row<Logits>& row, float logit) {
   return exp2_fast((logit - row.largest) * row.scale);
 }
 
-DSV32_DEVICE uint64_t warp_sum_u64(uint64_t x) {
-  DSV32_UNROLL for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
-  return x;
-}
-
 // The sum over the threads before this one; `total` over all. All threads of the block call it.
 __device__ inline uint64_t block_prefix(Shared& sm, uint64_t x, uint64_t& total) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -175,12 +170,6 @@ DSV32_DEVICE void visit_ids(const Logits& logits, int first, int end, const Visi
   visit_batches<kN, kStride>(logits, first, end, [&](int id, const float(&batch)[kN]) {
     DSV32_UNROLL for (int u = 0; u < kN; ++u) visit(id + u * kStride, batch[u]);
   });
-}
-
-// Calls visit(id, logit) for every token of the block, and with NaN for some ids past the end.
-template <typename Logits, typename Visit>
-DSV32_DEVICE void visit_logits(const Row<Logits>& row, const Visit& visit) {
-  visit_ids<kTogether, kThreads>(row.logits, row.first + static_cast<int>(threadIdx.x), row.end, visit);
 }
 
 // Calls visit(id) for the tokens of the block with is_wanted(id, logit); they should be few.
@@ -324,7 +313,7 @@ __device__ Cut find_listed(Shared& sm, const Team& team, int n, uint64_t need, c
 #pragma unroll 2
     for (int j = lane; j < n; j += 32)
       if (sm.candidates[j].place > own.place) before += sm.candidates[j].amount;
-    before = warp_sum_u64(before);
+    before = warp_sum(before);
     if (before < need && need <= before + own.amount && lane < team.size) *team.of(&sm.cut, lane) = own.place;
   }
   team.sync();

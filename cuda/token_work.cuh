@@ -149,8 +149,7 @@ __device__ inline void store_latent(const StoreTokens& op, int64_t t, int64_t sl
     for (int64_t i = threadIdx.x; i < rank + layout.qk_rope_head_dim; i += blockDim.x)
       reinterpret_cast<float*>(row)[i] = values[i];
   } else {
-    uint8_t* scales =
-        key_page(cache, layout.key_page_bytes(), seq, pos) + pos % kPageTokens * layout.scale_bytes();
+    uint8_t* scales = key_page(cache, seq, pos) + pos % kPageTokens * layout.scale_bytes();
     if (layout.kv_type == KvType::fp8)
       store_e4m3(values, rank, row, scales);
     else
@@ -180,12 +179,9 @@ __device__ inline void store_key(const StoreTokens& op, int64_t t, float* values
   rotate(values, rope / 2, 1, rope / 2, turns);
   __syncthreads();
   for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) k[i] = values[i];
-  hadamard_stages(values, dim, threadIdx.x, blockDim.x, [] { __syncthreads(); });
-  const float norm = 1.0f / sqrtf(static_cast<float>(dim));
-  for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) values[i] *= norm;
-  __syncthreads();
+  hadamard(values, dim, threadIdx.x, blockDim.x, [] { __syncthreads(); });
   const int64_t entry = pos % kPageTokens;
-  uint8_t* page = key_page(op.cache, layout.key_page_bytes(), op.step.seq[t], pos);
+  uint8_t* page = key_page(op.cache, op.step.seq[t], pos);
   uint8_t* key = page + layout.keys_offset() + entry * layout.key_bytes();
   if (layout.kv_type == KvType::f32)
     for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) reinterpret_cast<float*>(key)[i] = values[i];
@@ -230,7 +226,8 @@ __device__ inline void store_part(const StoreTokens& op, const StoreRoom& room, 
   make_turns(op, t, turns);
   prefetch_norm(op, part);
   int64_t slot = op.step.pos[t];
-  if (part == StorePart::latent && op.cache.slots != op.cache.rows && has_buffer(op.cache, op.step.seq[t]))
+  if (part == StorePart::latent && op.cache.slots != op.cache.rows && op.cache.buffers &&
+      op.cache.buffers[op.step.seq[t]].n_slots > 0)  // without a buffer a row's slot is its position
     slot = find_newest_slot(op.step, op.cache, t);
   wait_for_inputs();
   if (part == StorePart::latent) {
@@ -290,15 +287,6 @@ __device__ inline void turn_heads(const TurnQueries& op, int64_t t, int64_t firs
   }
 }
 
-// Multiplies a warp's x [dim] in shared memory by the orthonormal Hadamard matrix.
-__device__ inline void transform(float* x, int64_t dim) {
-  const int lane = threadIdx.x % 32;
-  hadamard_stages(x, dim, lane, 32, [] { __syncwarp(); });
-  const float factor = 1.0f / sqrtf(static_cast<float>(dim));
-  for (int64_t i = lane; i < dim; i += 32) x[i] *= factor;
-  __syncwarp();
-}
-
 __device__ inline void turn_index_head(const TurnQueries& op, int64_t t, int64_t head, float* x) {
   const int64_t dim = op.index_dim, n_pairs = op.rope_dim / 2, row = t * op.n_index_heads + head,
                 n_tiles = CacheLayout::tiles(dim);
@@ -314,7 +302,7 @@ __device__ inline void turn_index_head(const TurnQueries& op, int64_t t, int64_t
     q[i] = x[i] = a * cosine - b * sine;
     q[i + n_pairs] = x[i + n_pairs] = a * sine + b * cosine;
   }
-  transform(x, dim);
+  hadamard(x, dim, lane, 32, [] { __syncwarp(); });
   if (op.turned)
     for (int64_t i = lane; i < dim; i += 32) op.turned[row * dim + i] = x[i];
   if (!op.turned_fp8) return;

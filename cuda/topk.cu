@@ -235,11 +235,6 @@ DSV32_DEVICE void select_ranked(Shared& sm, const Team& team, const Row& row, co
                       });
 }
 
-// The last position or span with a score: spans are scored before the token's own.
-DSV32_DEVICE int32_t last_scored(const SelectTopk& op, int32_t pos) {
-  return op.n_together > 1 ? pos / static_cast<int32_t>(op.n_together) - 1 : pos;
-}
-
 // selected = the positions s from first to pos with the topk largest scores (ties: the lower s), ascending. A
 // cluster of 1 to 8 blocks takes a token; each block has a contiguous part of its row. Bound by the latency
 // of a block's steps, which depend on each other; with many long rows by reading the scores.
@@ -260,7 +255,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) select_topk_kernel(
   __syncthreads();
   arrive_at_cluster();
   const int64_t t = blockIdx.x / team.size;
-  const int32_t pos = last_scored(op, op.step.pos[t]);
+  int32_t pos = op.step.pos[t];  // of spans the last before the token's own: it has no score
+  if (op.n_together > 1) pos = pos / static_cast<int32_t>(op.n_together) - 1;
   const Sampling sampling = Sampling::plan<kThreads>(pos + 1, op.topk);
   wait_for_inputs();
   let_next_start();  // late: attention may read older queries before its wait

@@ -36,17 +36,6 @@ DSV32_DEVICE float widen_constant(const ScaleMin& s) {
               s.scale, s.min);
 }
 
-// Loads sixteen 16-bit values from an even address.
-DSV32_DEVICE void load_pairs(const uint8_t* from, uint32_t* out) {
-  if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
-    const uint4 low = reinterpret_cast<const uint4*>(from)[0], high = reinterpret_cast<const uint4*>(from)[1];
-    out[0] = low.x, out[1] = low.y, out[2] = low.z, out[3] = low.w;
-    out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
-  } else {
-    DSV32_UNROLL for (int i = 0; i < 8; ++i) out[i] = load_word<2>(from + 4 * i);
-  }
-}
-
 // Values of four codes of codes4(): scale * code + min; out: two words. constant: from widen_constant().
 template <TensorType kType>
 DSV32_DEVICE void widen4(uint32_t codes, float scale, float constant, uint32_t* out) {
@@ -64,29 +53,6 @@ DSV32_DEVICE void widen4(uint32_t codes, float scale, float constant, uint32_t* 
   }
   out[0] = pack_f16(values[0], values[1]);
   out[1] = pack_f16(values[2], values[3]);
-}
-
-// out [8]: values col..col+15 of a row, two a word; col is a multiple of 16. grid: see fill_grid.
-template <TensorType kType>
-DSV32_DEVICE void widen16(const uint8_t* row, int64_t col, uint32_t* out, const uint32_t* grid) {
-  if constexpr (kType == TensorType::f32) {
-    DSV32_UNROLL for (int i = 0; i < 8; ++i) out[i] =
-        pack_f16(load_float<kType>(row, col + 2 * i), load_float<kType>(row, col + 2 * i + 1));
-  } else if constexpr (kIsFloat<kType>) {
-    load_pairs(row + 2 * col, out);
-    if constexpr (kType == TensorType::bf16) {
-      DSV32_UNROLL for (int i = 0; i < 8; ++i) out[i] =
-          pack_f16(__uint_as_float(out[i] << 16), __uint_as_float(out[i] & 0xffff0000u));
-    }
-  } else {
-    using Format = Codes<kType>;
-    const uint8_t* block = row + col / Format::kBlockValues * Format::kBlockBytes;
-    const int i16 = static_cast<int>(col % Format::kBlockValues);
-    const ScaleMin s = Format::scale(block, i16);
-    const float constant = widen_constant<kType>(s);
-    DSV32_UNROLL for (int j = 0; j < 16; j += 4)
-        widen4<kType>(Format::codes4(block, i16, j, grid), s.scale, constant, out + j / 2);
-  }
 }
 
 // The block of a span that has `column`, and the column's place in the block.
@@ -136,11 +102,6 @@ struct RowRun {
   }
 };
 
-template <TensorType kType>
-DSV32_DEVICE uint32_t raw_offset(const RowRun& rows, uint32_t span) {
-  return span_offset<kType, RawSpan<kType>::kColumns>(rows.in_bands, span);
-}
-
 // Starts the copy of span `span` of the tile's rows, with kThreads threads. Past the end of a row zeros are
 // stored, which every format reads as the value 0. A thread copies the same piece of every kTogether-th row,
 // which saves address arithmetic. kIsAligned: rows and spans are whole pieces of 16 bytes.
@@ -155,7 +116,8 @@ DSV32_DEVICE void load_span(const RowRun& rows, int n_rows, int span, uint32_t t
   n_rows = min(n_rows, kTileRows) - row;
   const auto n_left = static_cast<int>(
       min(rows.row_bytes - static_cast<uint32_t>(span) * S::kRowBytes, S::kRowBytes + 16u));  // of a row
-  const uint8_t* span_begin = rows.first + raw_offset<kType>(rows, static_cast<uint32_t>(span));
+  const uint8_t* span_begin =
+      rows.first + span_offset<kType, RawSpan<kType>::kColumns>(rows.in_bands, static_cast<uint32_t>(span));
   to += row * S::kPitch + piece * 16;
   DSV32_UNROLL for (int i = 0; i < (kTileRows + kTogether - 1) / kTogether; ++i) {
     if (i * kTogether >= n_rows) break;
@@ -170,9 +132,10 @@ DSV32_DEVICE void load_span(const RowRun& rows, int n_rows, int span, uint32_t t
 // Where load_span() has put row `row` of span `span`.
 template <TensorType kType>
 DSV32_DEVICE const uint8_t* loaded_row(const uint8_t* raw, const RowRun& rows, int span, int row) {
-  const uint32_t begin = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(rows.first)) +
-                         rows.row_offset(static_cast<uint32_t>(row)) +
-                         raw_offset<kType>(rows, static_cast<uint32_t>(span));
+  const uint32_t begin =
+      static_cast<uint32_t>(reinterpret_cast<uintptr_t>(rows.first)) +
+      rows.row_offset(static_cast<uint32_t>(row)) +
+      span_offset<kType, RawSpan<kType>::kColumns>(rows.in_bands, static_cast<uint32_t>(span));
   return raw + row * RawSpan<kType>::kPitch + begin % 16;
 }
 

@@ -1,5 +1,5 @@
-// Products of a warpgroup (wgmma), of operands in registers and in shared memory. Only in code built for Hopper
-// (sm_90a).
+// Products of a warpgroup (wgmma), of operands in registers and in shared memory. Only in code built for
+// Hopper (sm_90a).
 //
 // Operands in shared memory are rows of 64 fp16 values (128 bytes). The 16-byte piece c of row r lies at
 // place c ^ r % 8 (the "128-byte swizzle"). Groups of 8 rows start at multiples of 1024 bytes.
@@ -11,11 +11,12 @@
 namespace dsv32::cuda {
 
 // The descriptor of an operand, which starts at a multiple of 1024 bytes, or 32, 64, 96 bytes further for the
-// next 16 values of each row. Fields in units of 16 bytes: start; 1 (unused with a swizzle); 1024 bytes from
-// 8 rows to the next 8; then 1 = 128-byte swizzle.
+// next 16 values of each row. kNextBytes: of operands whose rows lie side by side, from 64 values to the next
+// 64. kRow: a row's bytes; of 64 the swizzle is the "64-byte swizzle".
+template <uint64_t kNextBytes = 16, uint64_t kRow = 128>
 DSV32_DEVICE uint64_t wgmma_operand(uint32_t shared_address) {
-  return uint64_t{(shared_address & 0x3ffffu) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
-         uint64_t{1} << 62;
+  return uint64_t{(shared_address & 0x3ffffu) >> 4} | kNextBytes >> 4 << 16 | 8 * kRow >> 4 << 32 |
+         uint64_t{128 / kRow} << 62;
 }
 
 // The lower half of an unswizzled operand's descriptor; the upper half is the same for all. The operand has
@@ -37,7 +38,8 @@ DSV32_DEVICE void wgmma_wait() {
 
 // The table of products: for each width the names of the sums d, the numbers of the operands after them, and
 // the sums.
-#define DSV32_SUMS_4(o) "+f"(d[o]), "+f"(d[o + 1]), "+f"(d[o + 2]), "+f"(d[o + 3])
+#define DSV32_SUM "+f"
+#define DSV32_SUMS_4(o) DSV32_SUM(d[o]), DSV32_SUM(d[o + 1]), DSV32_SUM(d[o + 2]), DSV32_SUM(d[o + 3])
 #define DSV32_SUMS_8(o) DSV32_SUMS_4(o), DSV32_SUMS_4(o + 4)
 #define DSV32_SUMS_16(o) DSV32_SUMS_8(o), DSV32_SUMS_8(o + 8)
 #define DSV32_SUMS_32(o) DSV32_SUMS_16(o), DSV32_SUMS_16(o + 16)
@@ -99,34 +101,6 @@ DSV32_DEVICE void wgmma(float* d, const uint32_t (&a)[4], uint64_t b, bool adds 
   DSV32_FOR_EACH_WIDTH(DSV32_FORM)
 }
 #undef DSV32_FORM
-// The same for a [64, 32] of unsigned bytes in registers, b [kN, 32] of signed bytes, and sums of 32 bits.
-#define DSV32_INTEGERS_4(o) "+r"(d[o]), "+r"(d[o + 1]), "+r"(d[o + 2]), "+r"(d[o + 3])
-#define DSV32_INTEGERS_8(o) DSV32_INTEGERS_4(o), DSV32_INTEGERS_4(o + 4)
-#define DSV32_INTEGERS_32(o) \
-  DSV32_INTEGERS_8(o), DSV32_INTEGERS_8(o + 8), DSV32_INTEGERS_8(o + 16), DSV32_INTEGERS_8(o + 24)
-#define DSV32_FORM(A_TYPE, N, NAMES, A0, A1, A2, A3, B, ADDS, ...)                                       \
-  if constexpr (kN == N)                                                                                 \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADDS ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
-                 "k32.s32." #A_TYPE ".s8 {" NAMES "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B    \
-                 ", p;\n}"                                                                               \
-                 : __VA_ARGS__                                                                           \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
-#define DSV32_FOR_EACH_WIDTH_OF_BYTES(A)                                                                   \
-  DSV32_FORM(A, 64, DSV32_NAMES_32, 32, 33, 34, 35, 36, 37, DSV32_INTEGERS_32(0))                         \
-  DSV32_FORM(A, 80, DSV32_NAMES_40, 40, 41, 42, 43, 44, 45, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32))   \
-  DSV32_FORM(A, 96, DSV32_NAMES_48, 48, 49, 50, 51, 52, 53, DSV32_INTEGERS_32(0), DSV32_INTEGERS_8(32),   \
-             DSV32_INTEGERS_8(40))                                                                        \
-  DSV32_FORM(A, 128, DSV32_NAMES_64, 64, 65, 66, 67, 68, 69, DSV32_INTEGERS_32(0), DSV32_INTEGERS_32(32))
-template <int kN>
-DSV32_DEVICE void wgmma_bytes(int* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
-  DSV32_FOR_EACH_WIDTH_OF_BYTES(u8)
-}
-// The same with signed bytes in registers.
-template <int kN>
-DSV32_DEVICE void wgmma_signed_bytes(int* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
-  DSV32_FOR_EACH_WIDTH_OF_BYTES(s8)
-}
-#undef DSV32_FORM
 // The same for a [64, 32] of e4m3 in registers and 64 columns.
 DSV32_DEVICE void wgmma_e4m3(float* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
   asm volatile(
@@ -134,6 +108,27 @@ DSV32_DEVICE void wgmma_e4m3(float* d, const uint32_t (&a)[4], uint64_t b, bool 
       "{" DSV32_NAMES_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
       : DSV32_SUMS_32(0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
+}
+// The same for a [64, 32] of unsigned and of signed bytes in registers, b [kN, 32] of signed bytes, and sums
+// of 32 bits.
+#undef DSV32_SUM
+#define DSV32_SUM "+r"
+#define DSV32_BYTES(A_TYPE, N, NAMES, A0, A1, A2, A3, B, ADDS, UNUSED, ...)                              \
+  if constexpr (kN == N)                                                                                 \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADDS ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
+                 "k32.s32." #A_TYPE ".s8 {" NAMES "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B    \
+                 ", p;\n}"                                                                               \
+                 : __VA_ARGS__                                                                           \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
+#define DSV32_UNSIGNED(...) DSV32_BYTES(u8, __VA_ARGS__)
+template <int kN>
+DSV32_DEVICE void wgmma_bytes(int* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
+  DSV32_FOR_EACH_WIDTH(DSV32_UNSIGNED)
+}
+#define DSV32_SIGNED(...) DSV32_BYTES(s8, __VA_ARGS__)
+template <int kN>
+DSV32_DEVICE void wgmma_signed_bytes(int* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
+  DSV32_FOR_EACH_WIDTH(DSV32_SIGNED)
 }
 
 // Move registers from warps that need few to those that need many; called by all warps of a warpgroup.

@@ -22,11 +22,9 @@ DSV32_DEVICE void put_queries(const Scoring& op, int64_t t, int first_head, uint
   });
 }
 
-// The products of two lots of 16 keys with eight heads. `head`: the queries of this lane's head.
+// Adds the products of two lots of 16 keys with eight heads. `head`: the queries of this lane's head.
 DSV32_DEVICE void multiply_keys(const uint32_t (&keys)[2][8][4], const uint8_t* head, int c,
                                 float (&products)[2][4]) {
-  DSV32_UNROLL for (int lot = 0; lot < 2; ++lot) DSV32_UNROLL for (int e = 0; e < 4; ++e) products[lot][e] =
-      0;
   DSV32_UNROLL for (int i = 0; i < 4; ++i) {
     const uint4 q = *reinterpret_cast<const uint4*>(head + c * 64 + (i ^ c) * 16);
     DSV32_UNROLL for (int lot = 0; lot < 2; ++lot) {
@@ -48,7 +46,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   let_next_start();
   wait_for_inputs();
   const int64_t t = blockIdx.y;
-  const int32_t pos = op.pos[t], seq = op.seq[t];
+  const int32_t pos = op.step.pos[t], seq = op.step.seq[t];
   const int first_page = static_cast<int>(blockIdx.x) * n_pages_block;
   const int end_page = min(first_page + n_pages_block, pos / kPage + 1);
   if (first_page >= end_page) return;
@@ -69,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, 3)
     }
     float sums[2][2] = {};
     for (int j = 0; j < n_head_lots * kHeads / 8; ++j) {
-      float products[2][4];
+      float products[2][4] = {};
       multiply_keys(keys, queries + (8 * j + g) * kHeadBytes, c, products);
       const float2 w = *reinterpret_cast<const float2*>(factors + 8 * j + 2 * c);
       DSV32_UNROLL for (int lot = 0; lot < 2; ++lot) add_two_heads(products[lot], w, sums[lot]);
@@ -88,12 +86,12 @@ __global__ void __launch_bounds__(kThreads, 3)
 
 void score_generic(const Scoring& op, int64_t n_pages, const Launch& launch) {
   constexpr int64_t kBlocksSm = 4, kMostPages = 64;
-  const int n_head_lots = ceil_div(op.n_heads, kHeads);
-  const int64_t n_even = ceil_div(n_pages * op.n_tokens, kBlocksSm * launch.n_sms);
+  const int n_head_lots = static_cast<int>(ceil_div(op.n_heads, kHeads));
+  const int64_t n_even = ceil_div(n_pages * op.step.n_tokens, kBlocksSm * launch.n_sms);
   const int64_t n_pages_block =
       std::clamp<int64_t>(ceil_div(n_even, int64_t{kStepPages}), 1, kMostPages / kStepPages) * kStepPages;
   launch_kernel(score_mma_kernel,
-                {{ceil_div(n_pages, n_pages_block), op.n_tokens},
+                {{ceil_div(n_pages, n_pages_block), op.step.n_tokens},
                  kThreads,
                  n_head_lots * kHeads * (kHeadBytes + static_cast<int>(sizeof(float)))},
                 launch, op, static_cast<int>(n_pages_block), n_head_lots);

@@ -65,10 +65,7 @@ struct Room {
   uint32_t scales[kKv == KvType::fp8 ? kLookups : 1];  // of the same rows
 };
 
-DSV32_DEVICE uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
+DSV32_DEVICE uint32_t pack_bf16(float low, float high) { return as_word(__floats2bfloat162_rn(low, high)); }
 
 // Loads operand A of the warp's 16 heads and half of their columns. Heads past the last are copies of it,
 // whose outputs are not stored: so no load waits for a branch.
@@ -95,13 +92,12 @@ DSV32_DEVICE void load_queries(const Attend& op, int64_t t, int first_head, int 
   }
 }
 
-// s[i] = 16 heads x 8 rows (from first_row + 8 i) of half of Q K^T.
+// s[i] += 16 heads x 8 rows (from first_row + 8 i) of half of Q K^T.
 template <int kTiles>
 DSV32_DEVICE void multiply_queries(float (&s)[kTiles][4], const uint32_t (&q)[kHalfSteps][4],
                                    const uint8_t* rows, int first_row, int half, int lane) {
   const int matrix = lane / 8, r = lane % 8;
   const uint32_t at = shared_address(rows) + (first_row + r) * kLine;
-  DSV32_UNROLL for (int i = 0; i < kTiles; ++i) DSV32_UNROLL for (int e = 0; e < 4; ++e) s[i][e] = 0;
   DSV32_UNROLL for (int g = 0; g < kHalfSteps / 2; ++g) {  // 32 values are half a line
     const int half_line = half * (kHalfSteps / 2) + g;
     const uint32_t line = at + half_line / 2 * kRows * kLine + (matrix ^ r ^ half_line % 2 * 4) * 16;
@@ -207,26 +203,19 @@ DSV32_DEVICE void look_up(const Attend& op, const Parts& parts, int64_t t, int f
   }
 }
 
-// Starts the warp's copies of its rows of the lot that is number i of those looked up: bf16 rows go to where
-// products read them, fp8 rows to a landing place. Eight lanes copy a row; rows past the end become zeros.
+// Starts the warp's copies of its rows of the lot that is number i of those looked up.
 template <KvType kKv, typename Shared>
-DSV32_DEVICE void start_rows(const Attend& op, Shared& shared, int i, int stage, int warp, int lane) {
+DSV32_DEVICE void start_lot(const Attend& op, Shared& shared, int i, int stage, int warp, int lane) {
   static_assert(kWarpRows == 4);
-  constexpr bool kLands = kKv == KvType::fp8;
-  const int row = warp * kWarpRows + lane / 8, id = shared.ids[i * kRows + row];
-  const uint8_t* from = op.cache.slots + int64_t{max(id, 0)} * kRowBytes<kKv> + lane % 8 * 16;
-  const uint32_t to = kLands ? shared_address(shared.landing) + row * kRowBytes<kKv> + lane % 8 * 16
-                             : shared_address(shared.rows[stage]) + chunk_place(lane % 8, row, kRows);
-  DSV32_UNROLL for (int line = 0; line < kRowBytes<kKv> / kLine; ++line)
-      copy_line_async(to + line * (kLands ? kLine : kRows * kLine), from + line * kLine, id >= 0);
+  const int row = warp * kWarpRows + lane / 8;
+  uint8_t* to = kKv == KvType::fp8 ? shared.landing : shared.rows[stage];
+  start_row<kKv>(op.cache.slots, shared.ids[i * kRows + row], to, row, kRows, lane);
 }
 
 // Two e4m3 values, each in the upper byte of a half, times scale / 2^120, as bf16: exact. The seven bits of
 // exponent and fraction, shifted to bf16's place, are the value times 2^-120 (also for denormals).
 DSV32_DEVICE uint32_t expand_pair(uint32_t halves, __nv_bfloat162 scale) {
-  const uint32_t bits = (halves & 0x80008000u) | ((halves >> 4) & 0x07f007f0u);
-  const __nv_bfloat162 value = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&bits), scale);
-  return *reinterpret_cast<const uint32_t*>(&value);
+  return as_word(__hmul2(as_bfloat2((halves & 0x80008000u) | ((halves >> 4) & 0x07f007f0u)), scale));
 }
 
 // Sixteen e4m3 values, chunk `lane` of a row, to two bf16 chunks; `scales` are the row's four. Scales are at
@@ -241,12 +230,7 @@ DSV32_DEVICE void expand_chunk(const uint4& codes, uint32_t scales, uint8_t* row
     out[2 * i] = expand_pair(__byte_perm(in[i], 0, 0x1404), scale);
     out[2 * i + 1] = expand_pair(__byte_perm(in[i], 0, 0x3424), scale);
   }
-  // The last four of each eight lanes store the upper chunk first: then eight lanes use eight groups of
-  // banks.
-  const uint4 low = {out[0], out[1], out[2], out[3]}, high = {out[4], out[5], out[6], out[7]};
-  const int odd = lane / 4 % 2;
-  *reinterpret_cast<uint4*>(rows + chunk_place(2 * lane + odd, row, kRows)) = odd ? high : low;
-  *reinterpret_cast<uint4*>(rows + chunk_place(2 * lane + 1 - odd, row, kRows)) = odd ? low : high;
+  store_chunks({out[0], out[1], out[2], out[3]}, {out[4], out[5], out[6], out[7]}, rows, kRows, row, lane);
 }
 
 // Widens the warp's fp8 rows of lot i from the landing place to bf16.
@@ -292,7 +276,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
     look_up<kKv>(op, parts, t, split + own_lot * parts.n_splits, n, min(n_own - own_lot, kLots) * kRows,
                  shared);
     __syncthreads();
-    start_rows<kKv>(op, shared, 0, stage, warp, lane);
+    start_lot<kKv>(op, shared, 0, stage, warp, lane);
   };
   if (n_own > 0) look_up_from(0, 0);
   uint32_t q[kHalfSteps][4];
@@ -316,9 +300,9 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
     } else {
       stage ^= 1;
     }
-    if (own_lot + 1 < n_own && i + 1 < kLots) start_rows<kKv>(op, shared, i + 1, stage, warp, lane);
+    if (own_lot + 1 < n_own && i + 1 < kLots) start_lot<kKv>(op, shared, i + 1, stage, warp, lane);
 
-    float s[kTiles][4], scores[Division<kTiles>::kKept][4], largest_here[2], factors[2];
+    float s[kTiles][4] = {}, scores[Division<kTiles>::kKept][4], largest_here[2], factors[2];
     multiply_queries<kTiles>(s, q, rows, own.group * 8 * kTiles, own.half, lane);
     add_halves<kTiles>(s, shared, own, scores);
     note_largest<kTiles>(scores, shared, own, scale, n - lot * kRows);
@@ -360,7 +344,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
       const float factor = all == 0 ? 1.0f : 1.0f / all;
       const int column = warp * 64 + lane % 4 * 2;
       if (!parts.averages) {
-        store_head<32>(&o[i][0][0], h, factor, op.o_c + part * kRank + column);
+        store_head<32>(op, t, head, warp * 64, &o[i][0][0], h, factor);
         continue;
       }
       DSV32_UNROLL for (int c = 0; c < 8; ++c) *

@@ -193,8 +193,7 @@ void check_case(const Case& of, bool fetches, bool is_cut) {
     for (const auto& [begin, end] : {std::pair(int64_t{0}, cut), std::pair(cut, n)}) {
       cpu.resolve(those.host(step.host(begin, end), host, begin, tally.data()));
       const Resolve ours = those.device(step.device(begin, end), device, begin, d_tally.data());
-      has_fetched = fetches && cuda::can_fetch_resolved(ours);
-      cuda::resolve(ours, has_fetched, test.launch());
+      has_fetched = cuda::resolve(ours, fetches, test.launch());
       if (!has_fetched) cuda::fetch_latents(fetch_of(ours), test.launch());
     }
     cpu.fetch_latents(fetch_of(those.host(step.host(0, n), host, 0, nullptr)));

@@ -112,8 +112,7 @@ BOOST_AUTO_TEST_CASE(resolve_and_fetch_follow_the_policy) {
                      misses.data(), n_misses.data(), tally.data()});
         const Resolve ours{step.device(),    cache.device(),  d_selected.data(), d_n_selected.data(), topk,
                            d_row_ids.data(), d_misses.data(), d_n_misses.data(), d_tally.data()};
-        has_fetched = fetches && cuda::can_fetch_resolved(ours);
-        cuda::resolve(ours, has_fetched, test.launch());
+        has_fetched = cuda::resolve(ours, fetches, test.launch());
         cpu.fetch_latents({step.host(), cache.host(), selected.data(), row_ids.data(), misses.data(),
                            n_misses.data(), topk});
         if (!has_fetched)
