@@ -163,6 +163,7 @@ DSV32_DEVICE ScaleMin k_scale(const uint4& head, int i16) {
   return {d.x * byte_to_float(scales, index), -d.y * byte_to_float(mins, index)};
 }
 
+// Their head, with a fifth bit of each code 32 bytes of these, and nibbles.
 template <typename Block, bool kHasFifth>
 struct NibblesOf256 : BlockFormat<Block> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {

@@ -1,9 +1,8 @@
 // Sparse MLA in prefill by Hopper's asynchronous products: a CTA takes 64 heads of a token.
 //
 // Its four groups of warps share a pipe of two stages of 64 rows and one block of weights, so that a block's
-// scores hide behind the previous block's values. Fp16 gives queries and weights
-// three bits more than bf16; a unit for each query (common.cuh) and a factor for all weights make up for its
-// smaller range.
+// scores hide behind the previous block's values. Fp16 gives queries and weights three bits more than bf16; a
+// unit for each query (common.cuh) and a factor for all weights make up for its smaller range.
 //
 // Many tokens of one prompt select from the same rows: these are converted to fp16 once, before, if they are
 // not too many for the scratch memory. The conversion is the same, so the bits are the same.
