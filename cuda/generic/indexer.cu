@@ -9,7 +9,7 @@ constexpr int kWarpKeys = 32;                           // keys that a warp mult
 constexpr int kStepPages = kWarps * kWarpKeys / kPage;  // pages of a block's step
 constexpr int kHeadBytes = 2 * kDim + 64;  // of a head's queries as f16; eight lanes' reads cover all banks
 
-// Puts the queries of 64 heads as f16 where read_queries() finds them: the 16 words that lane 4 g + c
+// Puts the queries of 64 heads as f16 where multiply_keys() finds them: the 16 words that lane 4 g + c
 // multiplies for head g lie side by side, as four pieces, piece i at place i ^ c.
 DSV32_DEVICE void put_queries(const Scoring& op, int64_t t, int first_head, uint8_t* queries) {
   uint32_t piece[4];
